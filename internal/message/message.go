@@ -1,0 +1,185 @@
+// Package message is the vocabulary that the rooms of the pipeline share: what a message is, where it can stand and
+// how it can end. It holds data and no behaviour, imports the standard library alone, and so lets package pipeline,
+// the stores and the connections agree on values without importing one another.
+package message
+
+import (
+	"fmt"
+	"time"
+)
+
+// ID is a message's place in the engine's own sequence: unique in a store, ascending in receive order, never reused.
+type ID int64
+
+// Disposition is what became of a message. RECEIVED and ROUTED are states on the way, moved by the pipeline; the other
+// four are final. A crash changes none of them: each is written in the transaction of the hand-over that it describes,
+// so after a restart the message stands where its last committed hand-over left it.
+type Disposition string
+
+// The dispositions. The final one is derived: ERROR if any part failed for good, else PROCESSED if any was delivered,
+// else FILTERED, else UNROUTED.
+const (
+	Received  Disposition = "RECEIVED"  // committed and acknowledged; awaits its router
+	Routed    Disposition = "ROUTED"    // places are reserved; handlers or deliveries are under way
+	Unrouted  Disposition = "UNROUTED"  // the router chose no handler
+	Filtered  Disposition = "FILTERED"  // every handler dropped it or sent nothing
+	Processed Disposition = "PROCESSED" // everything that was sent is delivered, and something was
+	Error     Disposition = "ERROR"     // a router, handler or delivery failed for good; its part is a dead letter
+)
+
+// Dispositions lists all six, in the order in which a table shows them.
+func Dispositions() []Disposition {
+	return []Disposition{Received, Routed, Processed, Filtered, Unrouted, Error}
+}
+
+// Final says whether nothing more will happen to the message by itself.
+func (d Disposition) Final() bool { return d != Received && d != Routed }
+
+// Incoming is a message as an inbound connection hands it over, before it has an ID.
+type Incoming struct {
+	Inbound   string    // name of the inbound connection
+	Body      []byte    // exactly as received; the callee does not change it and does not keep it
+	Peer      string    // where it came from: a network address, or a file's path
+	Type      string    // MSH-9 as "ADT^A01"; empty where the body has no HL7 header
+	ControlID string    // MSH-10; empty where there is none
+	Received  time.Time // wall clock, UTC; never used for order
+	File      *Source   // set by a file inbound alone
+}
+
+// Source identifies a file that was read, so that a crash between the commit and the move does not read it twice.
+type Source struct {
+	Path    string // absolute
+	Size    int64
+	ModTime time.Time
+	SHA256  string // hex
+}
+
+// Refusal is what an inbound connection turned away. It is recorded, never queued.
+type Refusal struct {
+	Inbound string
+	Peer    string
+	Reason  string // one line, ours, without the body's bytes
+	Size    int64  // bytes seen
+	At      time.Time
+}
+
+// Message is one stored message. Body is nil where a list was asked for.
+type Message struct {
+	ID          ID
+	Inbound     string
+	Peer        string
+	Type        string
+	ControlID   string
+	Received    time.Time
+	Ended       time.Time // zero until the disposition is final
+	Size        int64
+	SHA256      string // hex, of the body
+	Disposition Disposition
+	Reason      string // one line: why it was filtered or failed; empty otherwise
+	Body        []byte
+}
+
+// RunState is what became of one handler's work on one message.
+type RunState string
+
+// The states of a run. Pending is moved by the pipeline when the handler's outcome is committed; a crash leaves it
+// pending, and the run is made again.
+const (
+	RunPending  RunState = "PENDING"
+	RunSent     RunState = "SENT"
+	RunFiltered RunState = "FILTERED"
+	RunError    RunState = "ERROR"
+)
+
+// Run is one handler's work on one message, or (Handler empty) the router's.
+type Run struct {
+	ID      int64
+	Message ID
+	Handler string // empty for the router
+	State   RunState
+	Outcome Outcome
+	Ended   time.Time
+}
+
+// Outcome is how a run ended: what it sends, or why it sends nothing. It is committed all or none.
+type Outcome struct {
+	State    RunState
+	Sends    []Send            // with RunSent alone
+	Reason   string            // one line, for RunFiltered and RunError
+	Fault    *Fault            // for RunError
+	Attempts int               // how many workers tried
+	Code     string            // hash of the code that ran
+	Took     time.Duration     // of the last attempt
+	Tags     map[string]string // what the handler tagged the message with
+}
+
+// Fault tells whose error ended a run, in the terms of the worker's language.
+type Fault struct {
+	Kind      string // "handler", "deadline", "crash", "violation", "destination", "route"
+	Type      string // the remote exception's type, or the violation's name
+	Text      string
+	Traceback string
+}
+
+// Send is one body that a handler addresses to one outbound.
+type Send struct {
+	To   string
+	Body []byte
+}
+
+// DeliveryState is where one delivery stands.
+type DeliveryState string
+
+// The states of a delivery. Routing makes it Reserved; the handler's commit makes it Ready or Closed; the sender makes
+// it Done or Dead. A crash leaves the first two as they are, so a delivery in progress may be sent again.
+const (
+	Reserved  DeliveryState = "RESERVED" // a place in the lane, kept for a handler that has not ended
+	Ready     DeliveryState = "READY"    // has a body; to be sent when it heads its lane
+	Delivered DeliveryState = "DONE"     // the receiver took it
+	Closed    DeliveryState = "CLOSED"   // the handler sent nothing here
+	Dead      DeliveryState = "DEAD"     // rejected for good: a dead letter
+)
+
+// Delivery is one body on its way to one outbound. Its lane is the pair (Inbound, Outbound).
+type Delivery struct {
+	ID       int64
+	Message  ID
+	Number   int // 1.. within its message: with Message it names the delivery for ever, also across repeats
+	Handler  string
+	Inbound  string
+	Outbound string
+	State    DeliveryState
+	Attempts int       // how many sends failed or were rejected so far, plus the one that worked
+	Rejected int       // how many of those the receiver rejected
+	NextTry  time.Time // zero: at once
+	Reason   string    // of the last failure, one line
+	Receipt  string    // what the receiver answered, one line
+	Ended    time.Time // zero until Delivered, Closed or Dead
+	Type     string    // of the message that it came from
+	Control  string    // control id of the message that it came from
+	Body     []byte    // nil where a list was asked for
+}
+
+// Name is the delivery's id as people and file names show it: "0000000042-1". It sorts in receive order.
+func (d Delivery) Name() string { return fmt.Sprintf("%010d-%d", d.Message, d.Number) }
+
+// Receipt is what a receiver said of a delivery that it took.
+type Receipt struct {
+	Text string // one line: "AA", a file's path
+}
+
+// Rejection is the error of a delivery that arrived and was turned down; every other error of a sender means that
+// the delivery is to be tried again, for ever.
+type Rejection struct {
+	Code string // "AE", "AR", ...
+	Text string // what the receiver said, one line, control characters escaped
+	// Final says that asking again cannot help (AR, CR): the delivery is dead at once.
+	Final bool
+}
+
+func (r *Rejection) Error() string {
+	if r.Text == "" {
+		return "rejected with " + r.Code
+	}
+	return "rejected with " + r.Code + ": " + r.Text
+}

@@ -1,0 +1,115 @@
+// Package store is the durable queue: what is in it is on disk, and every step of a message through the pipeline is one
+// transaction here. The sub-packages are the stores themselves; storetest is the one suite that all of them pass.
+//
+// A message moves received -> routed -> outbound -> done. Each hand-over commits the new work, the end of the old work
+// and the message's disposition together, so that after a crash every message stands where its last hand-over left it.
+//
+// Places: routing reserves, in receive order, one place in the lane of every outbound that a chosen handler may name.
+// The handler's outcome fills its places, or closes them. The head of a lane is its oldest place that has not ended; a
+// head that is still reserved makes the lane wait. See Heads.
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"coppice.dev/coppice/internal/message"
+)
+
+// Sentinel errors; test with errors.Is.
+var (
+	// ErrLocked is returned by a store's Open when another engine owns the store.
+	ErrLocked = errors.New("another engine has this store open")
+	// ErrNotFound is returned for an id that the store does not have.
+	ErrNotFound = errors.New("no such message")
+	// ErrClosed is returned by every call after Close.
+	ErrClosed = errors.New("store is closed")
+	// ErrUnknown is joined to the error of a commit whose outcome cannot be known: it may have happened.
+	ErrUnknown = errors.New("outcome of the commit is unknown")
+	// ErrStale is returned when a run or delivery that a caller wants to end has ended already.
+	ErrStale = errors.New("already ended")
+)
+
+// Plan is one handler that routing chose, with all the outbounds that it may name.
+type Plan struct {
+	Handler string
+	To      []string
+}
+
+// Query selects messages, newest first. Empty fields do not restrict.
+type Query struct {
+	Inbound     string
+	Disposition message.Disposition
+	Type        string // a prefix
+	ControlID   string // a prefix
+	Since       time.Time
+	Before      message.ID // only ids below this one: for paging
+	Limit       int        // at most this many; 0 means 50
+}
+
+// Timeline is everything that the store knows of one message.
+type Timeline struct {
+	Message    message.Message // with its body
+	Runs       []message.Run   // the router's first, then in the order in which they were planned
+	Deliveries []message.Delivery
+	Tags       map[string]string
+}
+
+// Reader answers questions. All methods are safe for concurrent use and see committed state alone.
+type Reader interface {
+	// Messages lists messages newest first, without bodies.
+	Messages(ctx context.Context, q Query) ([]message.Message, error)
+	// Timeline returns one message whole; ErrNotFound if there is none. Delivery bodies are included.
+	Timeline(ctx context.Context, id message.ID) (Timeline, error)
+	// Counts returns how many messages stand at each disposition, computed from the rows.
+	Counts(ctx context.Context) (map[message.Disposition]int64, error)
+	// Refusals lists what inbounds turned away, newest first, at most limit.
+	Refusals(ctx context.Context, limit int) ([]message.Refusal, error)
+	Close() error
+}
+
+// Store is the queue as the engine uses it. All methods are safe for concurrent use. A method that writes returns nil
+// only after its transaction is on disk (fsync). An error joined with ErrUnknown means the transaction may have
+// happened; every other error means that it did not.
+type Store interface {
+	Reader
+
+	// Receive commits one message and returns its id. Ids ascend in commit order.
+	Receive(ctx context.Context, in message.Incoming) (message.ID, error)
+	// Refuse records what an inbound turned away.
+	Refuse(ctx context.Context, r message.Refusal) error
+	// Seen says whether a file with this identity (path, size, mtime and hash) was received already, and as what.
+	Seen(ctx context.Context, s message.Source) (message.ID, bool, error)
+
+	// NextReceived returns the oldest message of the inbound that awaits routing, with its body; nil if none does.
+	NextReceived(ctx context.Context, inbound string) (*message.Message, error)
+	// Route commits the router's choice: the message becomes ROUTED with one pending run for each plan and one reserved
+	// place for each of a plan's outbounds; with no plan it becomes UNROUTED. run describes the router's own run (its
+	// State is RunSent; zero Attempts means that no router ran, and no router run is recorded).
+	// ErrStale if the message does not await routing.
+	Route(ctx context.Context, id message.ID, plans []Plan, run message.Outcome) error
+	// FailRoute ends a message whose router failed on it: ERROR, with the outcome's reason and fault.
+	FailRoute(ctx context.Context, id message.ID, run message.Outcome) error
+
+	// NextRun returns the handler's oldest pending run with its message and body; nil, nil if none is pending.
+	NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error)
+	// EndRun commits a run's outcome: its sends fill its places in order (a second send to one outbound takes the place
+	// right behind the first), places without a send are closed, and the message's disposition follows. A body equal
+	// to the message's own is not stored again. Every send's To must be among the plan's outbounds.
+	// ErrStale if the run is not pending.
+	EndRun(ctx context.Context, run int64, out message.Outcome) error
+
+	// Heads returns the head of each lane of the outbound (one for each inbound that has something undelivered there),
+	// reserved ones included, oldest place first, bodies included for ready ones.
+	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
+	// Delivered ends a delivery that the receiver took. ErrStale if it has ended.
+	Delivered(ctx context.Context, delivery int64, r message.Receipt) error
+	// Retry keeps a delivery at the head of its lane, to be tried again at next. rejected counts one more rejection.
+	Retry(ctx context.Context, delivery int64, reason string, rejected bool, next time.Time) error
+	// Bury ends a delivery that was rejected for good: a dead letter, and the message's disposition follows.
+	Bury(ctx context.Context, delivery int64, reason string) error
+
+	// Unfinished returns how many messages have no final disposition.
+	Unfinished(ctx context.Context) (int64, error)
+}
