@@ -1,0 +1,143 @@
+package shim
+
+import (
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is one process as /proc showed it. Pid and Start together are its identity: a pid alone may be another's by
+// the time that it is used.
+type Process struct {
+	Pid    int
+	Parent int
+	Group  int
+	Start  uint64 // clock ticks since boot
+	Name   string // as the kernel keeps it: 15 bytes, the process may have chosen them
+	State  byte   // 'R', 'S', 'T', 'Z', ... proc_pid_stat(5)
+}
+
+// Read reads one process; false if there is none.
+func Read(pid int) (Process, bool) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return Process{}, false
+	}
+	defer unix.Close(fd)
+	var b [1024]byte
+	n, err := unix.Read(fd, b[:])
+	if err != nil || n <= 0 {
+		return Process{}, false
+	}
+	return parseStat(b[:n])
+}
+
+// parseStat reads pid (name) state ppid pgrp ... starttime. The name may hold spaces and parentheses: it ends at the
+// last one.
+func parseStat(b []byte) (p Process, ok bool) {
+	open, end := -1, -1
+	for i, c := range b {
+		if c == '(' && open < 0 {
+			open = i
+		}
+		if c == ')' {
+			end = i
+		}
+	}
+	if open < 2 || end < open || end+4 > len(b) {
+		return p, false
+	}
+	pid, err := strconv.Atoi(string(b[:open-1]))
+	if err != nil {
+		return p, false
+	}
+	p.Pid, p.Name, p.State = pid, string(b[open+1:end]), b[end+2]
+	field, start := 4, end+4
+	for i := start; i <= len(b); i++ {
+		if i < len(b) && b[i] != ' ' && b[i] != '\n' {
+			continue
+		}
+		n, _ := strconv.ParseUint(string(b[start:i]), 10, 64)
+		switch field {
+		case 4:
+			p.Parent = int(n)
+		case 5:
+			p.Group = int(n)
+		case 22:
+			p.Start = n
+			return p, true
+		}
+		field, start = field+1, i+1
+	}
+	return p, false
+}
+
+// all reads every process of /proc once.
+func all() []Process {
+	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	var out []Process
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if err != nil || n <= 0 {
+			return out
+		}
+		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+		for _, name := range names {
+			if pid, ok := number(name); ok {
+				if p, ok := Read(pid); ok {
+					out = append(out, p)
+				}
+			}
+		}
+	}
+}
+
+// Descendants returns the processes below root, root itself not included, from one read of /proc. While the tree
+// changes it may miss some: whoever kills reads again until nothing is left.
+func Descendants(root int) []Process {
+	children := map[int][]Process{}
+	for _, p := range all() {
+		children[p.Parent] = append(children[p.Parent], p)
+	}
+	var out []Process
+	for next := []int{root}; len(next) > 0; next = next[1:] {
+		for _, p := range children[next[0]] {
+			out = append(out, p)
+			next = append(next, p.Pid)
+		}
+		delete(children, next[0]) // a torn read could show a loop
+	}
+	return out
+}
+
+// Kill sends SIGKILL to the process if it is still the same one.
+func (p Process) Kill() {
+	if p.Pid <= 1 || p.State == 'Z' {
+		return
+	}
+	fd, err := unix.PidfdOpen(p.Pid, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	// The descriptor pins whoever has the pid now; only then is it compared.
+	if now, ok := Read(p.Pid); ok && now.Start == p.Start {
+		unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	}
+}
+
+// InGroup returns the processes of a process group, from one read of /proc.
+func InGroup(group int) []Process {
+	var out []Process
+	for _, p := range all() {
+		if p.Group == group {
+			out = append(out, p)
+		}
+	}
+	return out
+}

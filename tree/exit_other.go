@@ -1,0 +1,15 @@
+//go:build unix && !linux && !darwin && !dragonfly && !freebsd && !netbsd && !openbsd
+
+package tree
+
+import "errors"
+
+const maxRSSUnit = 1 << 10
+
+// awaitExit is not there: the group is then not killed at the command's own end.
+func awaitExit(int) error { return errors.ErrUnsupported }
+
+func groupMembers(int, bool) []Member { return nil }
+
+// allDead is not known here: the group is waited for until its dead are collected.
+func allDead(int) bool { return false }

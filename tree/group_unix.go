@@ -1,0 +1,136 @@
+//go:build unix
+
+package tree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// processGroup holds the tree by its process group. What calls setsid or setpgid escapes, so nothing is promised of
+// descendants that do; the group itself is proved empty.
+func processGroup() rung {
+	return rung{
+		name: "group", level: Group,
+		facts:    Facts{BornInside: true, Transparent: true},
+		possible: func(*Spec) error { return nil },
+		start:    startGroup,
+	}
+}
+
+// grouped is a tree that is a process group. Its id is the command's pid, and stays the group's own for as long as the
+// command has not been reaped: so the group is killed while the command is a zombie, and never after.
+type grouped struct {
+	process *os.Process
+	done    chan struct{} // closed when the command has been reaped
+	status  Status
+
+	mu     sync.Mutex
+	reaped bool
+}
+
+func startGroup(_ context.Context, s *Spec) (holder, error) {
+	files, null, err := s.files()
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	process, err := os.StartProcess(s.Path, s.Args, &os.ProcAttr{Dir: s.Dir, Env: s.Env, Files: files,
+		Sys: &syscall.SysProcAttr{Setsid: s.NewSession, Setpgid: !s.NewSession}})
+	if err != nil {
+		return nil, err
+	}
+	g := &grouped{process: process, done: make(chan struct{})}
+	go g.reap()
+	return g, nil
+}
+
+// reap waits for the command's end, kills its group while the zombie still holds the group's id, and collects it.
+func (g *grouped) reap() {
+	state, err := g.collect()
+	if err == nil {
+		ws := state.Sys().(syscall.WaitStatus)
+		g.status = Status{Known: true, User: state.UserTime(), System: state.SystemTime()}
+		if u, ok := state.SysUsage().(*syscall.Rusage); ok {
+			g.status.MaxRSS = int64(u.Maxrss) * maxRSSUnit
+		}
+		if ws.Signaled() {
+			g.status.Signal = ws.Signal()
+		} else {
+			g.status.Code = ws.ExitStatus()
+		}
+	}
+	close(g.done)
+}
+
+func (g *grouped) collect() (*os.ProcessState, error) {
+	if err := awaitExit(g.process.Pid); err != nil {
+		return g.process.Wait()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reaped = true
+	syscall.Kill(-g.process.Pid, syscall.SIGKILL)
+	return g.process.Wait()
+}
+
+func (g *grouped) pid() (int, bool) { return g.process.Pid, true }
+
+func (g *grouped) wait() Status {
+	<-g.done
+	return g.status
+}
+
+func (g *grouped) kill() { g.send(syscall.SIGKILL) }
+
+func (g *grouped) send(sig syscall.Signal) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.reaped {
+		return os.ErrProcessDone
+	}
+	// A stopped process dies of SIGKILL all the same, but one under a tracer may need to go on first.
+	if sig == syscall.SIGKILL {
+		defer syscall.Kill(-g.process.Pid, syscall.SIGCONT)
+	}
+	return syscall.Kill(-g.process.Pid, sig)
+}
+
+// empty looks until the group is gone, or all that is left of it are dead whose parents have not collected them. Signal 0
+// is none: it cannot hurt whoever should have the id by then.
+func (g *grouped) empty() error {
+	<-g.done
+	for pause := 50 * time.Microsecond; ; pause = min(pause*2, 20*time.Millisecond) {
+		switch err := syscall.Kill(-g.process.Pid, 0); {
+		case errors.Is(err, syscall.ESRCH):
+			return nil
+		case err != nil && !errors.Is(err, syscall.EPERM):
+			return fmt.Errorf("look at process group %d: %w", g.process.Pid, err)
+		case allDead(g.process.Pid):
+			return nil
+		}
+		time.Sleep(pause)
+	}
+}
+
+func (g *grouped) signal(sig os.Signal) error {
+	n, ok := sig.(syscall.Signal)
+	if !ok || n <= 0 {
+		return fmt.Errorf("signal %v: %w", sig, errors.ErrUnsupported)
+	}
+	return g.send(n)
+}
+
+func (g *grouped) members() ([]Member, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.reaped {
+		return groupMembers(g.process.Pid, false), nil
+	}
+	return groupMembers(g.process.Pid, true), nil
+}

@@ -1,0 +1,92 @@
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Level is what a host really enforces for one tree: how sure a Kill is to end all of it.
+type Level int
+
+// The levels, weakest first, so that they compare with < and >.
+const (
+	// Direct: one process, and nothing is known of its descendants.
+	Direct Level = iota + 1
+	// Group: the process group. A descendant that calls setsid or setpgid escapes the kill.
+	Group
+	// Tracked: every orphan comes back to the tree, but the kill is a loop.
+	Tracked
+	// Atomic: the kernel kills all of it at once; nothing can be born meanwhile or step outside.
+	Atomic
+)
+
+var levelNames = [...]string{Direct: "direct", Group: "group", Tracked: "tracked", Atomic: "atomic"}
+
+// String returns the level's name, as configuration and output spell it.
+func (l Level) String() string {
+	if l < Direct || l > Atomic {
+		return fmt.Sprintf("level(%d)", int(l))
+	}
+	return levelNames[l]
+}
+
+// MarshalText makes the level's name of it, for JSON.
+func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// ParseLevel reads a level's name.
+func ParseLevel(s string) (Level, error) {
+	for l := Direct; l <= Atomic; l++ {
+		if s == levelNames[l] {
+			return l, nil
+		}
+	}
+	return 0, fmt.Errorf("no level %q: there are %s", s, strings.Join(levelNames[Direct:], ", "))
+}
+
+// Facts stand beside the level.
+type Facts struct {
+	// Rung is the way in which the tree is held: "pidns", "pidns-user", "subreaper", "group", "job".
+	Rung string `json:"rung"`
+	// HostDeathSafe: no process of the tree outlives the engine, however the engine dies, at any moment of the start.
+	HostDeathSafe bool `json:"host_death_safe"`
+	// BornInside: the command was a member before its first instruction.
+	BornInside bool `json:"born_inside"`
+	// Transparent: the command sees the world that it would see without Coppice (user ids, mounts).
+	Transparent bool `json:"transparent"`
+	// Tried are the rungs that were tried before and could not be had.
+	Tried []Tried `json:"tried,omitempty"`
+}
+
+// Tried is one rung that could not be had, and why.
+type Tried struct {
+	Rung   string `json:"rung"`
+	Reason string `json:"reason"`
+}
+
+// ErrNoShim is the reason of a rung that needs a shim in a program without one: see package shimhook and Spec.Shim.
+var ErrNoShim = errors.New("this program has no shim: import coppice.dev/coppice/tree/shimhook, or name one in Spec.Shim")
+
+// LevelError says that the host cannot give the level that was demanded. Nothing was executed.
+type LevelError struct {
+	Wanted Level  // 0 if a rung was demanded by its name
+	Rung   string // the rung that was demanded, if any
+	Tried  []Tried
+}
+
+func (e *LevelError) Error() string {
+	var b strings.Builder
+	if e.Rung != "" {
+		fmt.Fprintf(&b, "rung %q is not to be had here", e.Rung)
+	} else {
+		fmt.Fprintf(&b, "level %s is not to be had here", e.Wanted)
+	}
+	for i, t := range e.Tried {
+		sep := "; "
+		if i == 0 {
+			sep = ": "
+		}
+		fmt.Fprintf(&b, "%s%s: %s", sep, t.Rung, t.Reason)
+	}
+	return b.String()
+}

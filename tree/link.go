@@ -1,0 +1,92 @@
+package tree
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"time"
+)
+
+// LinkEnv is the environment name by which a command finds its end of a Link; package worker and the SDKs read it.
+const LinkEnv = "COPPICE_WIRE"
+
+// Link is the engine's end of two pipes between the engine and a tree's command, one for each direction. It is owned by
+// the engine: whatever a descendant does with the other ends, Close here ends every call. Read and Write may be called
+// from one goroutine each at a time, all other methods from any.
+type Link struct {
+	from, to *os.File // the engine's ends
+	worker   [2]*os.File
+}
+
+// NewLink makes the pipes. The command's ends are handed over by Files and Env, and closed by Started.
+func NewLink() (*Link, error) {
+	down, to, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	from, up, err := os.Pipe()
+	if err != nil {
+		down.Close()
+		to.Close()
+		return nil, err
+	}
+	return &Link{from: from, to: to, worker: [2]*os.File{down, up}}, nil
+}
+
+// Files are the command's ends, for Spec.Extra to begin with: it reads from the first and writes to the second.
+func (l *Link) Files() []*os.File { return l.worker[:] }
+
+// Env is the environment entry that tells the command where its ends are: descriptors 3 and 4 on Unix, handles on
+// Windows.
+func (l *Link) Env() string {
+	first, second := l.workerEnds()
+	return LinkEnv + "=" + strconv.FormatUint(first, 10) + "," + strconv.FormatUint(second, 10)
+}
+
+// Started closes the engine's copies of the command's ends. Call it once Start has returned, whatever it returned.
+func (l *Link) Started() {
+	for _, f := range l.worker {
+		f.Close()
+	}
+}
+
+// Read reads what the command wrote. io.EOF means that no process holds the other end any more.
+func (l *Link) Read(b []byte) (int, error) { return l.from.Read(b) }
+
+// Write writes to the command. It blocks while the pipe is full, until the deadline.
+func (l *Link) Write(b []byte) (int, error) { return l.to.Write(b) }
+
+// SetDeadline bounds Read and Write; the zero time lifts the bound. Where pipes have no deadlines (Windows) it does
+// nothing: there the tree's end ends them, since a job object lets nobody escape.
+func (l *Link) SetDeadline(t time.Time) error {
+	if err := errors.Join(l.from.SetDeadline(t), l.to.SetDeadline(t)); !errors.Is(err, os.ErrNoDeadline) {
+		return err
+	}
+	return nil
+}
+
+// Pending is what lies in the pipe from the command.
+type Pending int
+
+// The answers of Link.Pending.
+const (
+	Nothing Pending = iota
+	Bytes           // the command has written something
+	HungUp          // nobody holds the command's end any more, and nothing is left to read
+	Unknown         // the look itself went wrong
+)
+
+// Pending looks, without waiting and without reading, whether the command has written or hung up.
+func (l *Link) Pending() Pending { return l.pending() }
+
+// CloseWrite closes the direction to the command, which is how a worker is asked to end.
+func (l *Link) CloseWrite() error { return l.to.Close() }
+
+// Close closes the engine's ends and ends every Read and Write. It may be called again.
+func (l *Link) Close() error {
+	err := errors.Join(l.to.Close(), l.from.Close())
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}

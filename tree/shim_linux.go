@@ -1,0 +1,343 @@
+package tree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"coppice.dev/coppice/internal/shim"
+	"golang.org/x/sys/unix"
+)
+
+// startTimeout bounds the handshake with a shim where the caller's context does not: a shim that is stuck before it has
+// executed the command is killed.
+const startTimeout = 20 * time.Second
+
+// pidNamespace holds the tree in a PID namespace whose init is the shim; only root may make one without a user
+// namespace. When an init dies, the kernel kills all of its namespace and lets the init's own parent collect it only
+// after that (pid_namespaces(7); zap_pid_ns_processes in kernel/pid_namespace.c): Wait on it is the proof.
+func pidNamespace() rung {
+	return rung{
+		name: "pidns", level: Atomic,
+		facts: Facts{HostDeathSafe: true, BornInside: true, Transparent: true},
+		possible: func(*Spec) error {
+			if os.Geteuid() != 0 {
+				return errors.New("needs root")
+			}
+			return nil
+		},
+		start: func(ctx context.Context, s *Spec) (holder, error) {
+			return startShim(ctx, s, shim.InPIDNamespace, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID})
+		},
+	}
+}
+
+// pidNamespaceUser is the same for everybody, with a user namespace that maps the user to itself. Mapped to 0, a worker
+// could trace and rewrite the init; as it is, the init holds a capability that the worker does not (see shim.renounce).
+func pidNamespaceUser() rung {
+	return rung{
+		name: "pidns-user", level: Atomic,
+		facts: Facts{HostDeathSafe: true, BornInside: true},
+		possible: func(*Spec) error {
+			if os.Geteuid() == 0 {
+				return errors.New("as root there is no need of a user namespace")
+			}
+			return nil
+		},
+		start: func(ctx context.Context, s *Spec) (holder, error) {
+			bare := *s
+			bare.DropCapabilities = true
+			return startShim(ctx, &bare, shim.InPIDNamespace, &syscall.SysProcAttr{
+				Cloneflags:  unix.CLONE_NEWPID | unix.CLONE_NEWUSER,
+				UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}},
+				GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}},
+				AmbientCaps: []uintptr{unix.CAP_SETPCAP, unix.CAP_KILL},
+			})
+		},
+	}
+}
+
+// subreaper holds the tree by a shim to which every orphan comes back (PR_SET_CHILD_SUBREAPER), and which kills in a loop
+// until it has no child left. A worker of the same user can kill this shim; that is why it is not safe against the
+// engine's death, and why a shim that died without its last word is an error.
+func subreaper() rung {
+	return rung{
+		name: "subreaper", level: Tracked,
+		facts:    Facts{BornInside: true, Transparent: true},
+		possible: func(*Spec) error { return nil },
+		start: func(ctx context.Context, s *Spec) (holder, error) {
+			return startShim(ctx, s, shim.AsSubreaper, &syscall.SysProcAttr{})
+		},
+	}
+}
+
+// shimmed is a tree behind a shim.
+type shimmed struct {
+	mode    shim.Mode
+	process *os.Process
+	control *os.File
+	first   chan struct{} // closed when status is set
+	status  Status
+	last    chan struct{} // closed when the shim has been collected
+	proved  bool          // set before last is closed
+
+	mu   sync.Mutex
+	dead bool // the shim has been collected: its pid may be another's
+}
+
+// startShim executes the shim, hands it the spec and waits until it has executed the command.
+func startShim(ctx context.Context, s *Spec, mode shim.Mode, attr *syscall.SysProcAttr) (holder, error) {
+	exe, err := shimPath(s)
+	if err != nil {
+		return nil, &refusal{err}
+	}
+	spec, ok := (&shim.Spec{
+		Mode: mode, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, Files: 3 + len(s.Extra),
+		NewSession: s.NewSession, NoNewPrivileges: s.NoNewPrivileges, DropCapabilities: s.DropCapabilities,
+		Limits: rlimits(s.Limits, attr.Cloneflags&unix.CLONE_NEWUSER != 0),
+	}).Encode()
+	if !ok {
+		return nil, &os.PathError{Op: "start", Path: s.Path, Err: syscall.E2BIG}
+	}
+	h, err := launch(s, mode, exe, attr)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.handshake(ctx, s, spec); err != nil {
+		h.process.Kill()
+		h.process.Wait()
+		h.control.Close()
+		return nil, err
+	}
+	go h.listen()
+	return h, nil
+}
+
+// shimPath is the file to execute. /proc/self/exe is this very program, also when its file has been replaced or removed
+// since, as after go run.
+func shimPath(s *Spec) (string, error) {
+	if s.Shim != "" {
+		return s.Shim, nil
+	}
+	if !shim.Marked() {
+		return "", ErrNoShim
+	}
+	if _, err := os.Stat("/proc/self/exe"); err == nil {
+		return "/proc/self/exe", nil
+	}
+	return os.Executable()
+}
+
+// launch executes the shim with its descriptors. Every error is a refusal: the command has not been looked at.
+func launch(s *Spec, mode shim.Mode, exe string, attr *syscall.SysProcAttr) (h *shimmed, err error) {
+	defer func() {
+		if err != nil {
+			err = &refusal{err}
+		}
+	}()
+	files, null, err := s.files()
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+
+	trigger, err := shim.NewTrigger()
+	if err != nil {
+		return nil, fmt.Errorf("make trigger: %w", err)
+	}
+	own := []*os.File{os.NewFile(uintptr(trigger), "trigger")}
+	defer func() {
+		for _, f := range own {
+			f.Close()
+		}
+	}()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("make socket: %w", err)
+	}
+	control := os.NewFile(uintptr(pair[0]), "shim")
+	own = append(own, os.NewFile(uintptr(pair[1]), "shim"))
+	// The shim watches this descriptor, which names the engine and nobody else, from before its own birth.
+	engine, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		control.Close()
+		return nil, fmt.Errorf("open pidfd: %w", err)
+	}
+	own = append(own, os.NewFile(uintptr(engine), "engine"))
+
+	// GOMAXPROCS and GOGC keep the shim's own runtime small; the command does not inherit them.
+	env := []string{shim.Env + "=" + strconv.Itoa(len(files)), "GOMAXPROCS=1", "GOGC=off"}
+	process, err := os.StartProcess(exe, []string{"coppice-shim"},
+		&os.ProcAttr{Env: env, Files: append(files, own...), Sys: attr})
+	if err != nil {
+		control.Close()
+		return nil, err
+	}
+	return &shimmed{mode: mode, process: process, control: control,
+		first: make(chan struct{}), last: make(chan struct{})}, nil
+}
+
+// handshake sends the spec and takes the shim's first word.
+func (h *shimmed) handshake(ctx context.Context, s *Spec, spec []byte) error {
+	limit := time.Now().Add(startTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(limit) {
+		limit = d
+	}
+	h.control.SetDeadline(limit)
+	stop := context.AfterFunc(ctx, func() { h.control.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := h.control.Write(spec); err != nil {
+		return &refusal{fmt.Errorf("shim died at once: %w", err)}
+	}
+	e, err := h.event()
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("start %s: %w", s.Path, context.Cause(ctx))
+	case err != nil:
+		return &refusal{fmt.Errorf("shim does not answer: %w", err)}
+	case e.Kind == shim.Failed && shim.Step(e.B) == shim.StepExec:
+		return &os.PathError{Op: "exec", Path: s.Path, Err: syscall.Errno(e.A)}
+	case e.Kind == shim.Failed:
+		return &refusal{fmt.Errorf("%s: %w", shim.Step(e.B), syscall.Errno(e.A))}
+	case e.Kind != shim.Started:
+		return &refusal{fmt.Errorf("shim says %q first", e.Kind)}
+	}
+	if !stop() {
+		return fmt.Errorf("start %s: %w", s.Path, context.Cause(ctx))
+	}
+	return h.control.SetDeadline(time.Time{})
+}
+
+func (h *shimmed) event() (shim.Event, error) {
+	var b [shim.EventSize]byte
+	if _, err := io.ReadFull(h.control, b[:]); err != nil {
+		return shim.Event{}, err
+	}
+	return shim.ParseEvent(b[:]), nil
+}
+
+// listen takes the shim's words until its end, and collects it.
+func (h *shimmed) listen() {
+	exited, empty := false, false
+	for {
+		e, err := h.event()
+		if err != nil {
+			break
+		}
+		switch e.Kind {
+		case shim.Exited:
+			if !exited {
+				h.status, exited = status(e), true
+				close(h.first)
+			}
+		case shim.Empty:
+			empty = true
+		}
+	}
+	// The mutex is not held while this blocks: os.Process keeps Kill from a pid that Wait has set free.
+	h.process.Wait()
+	h.mu.Lock()
+	h.dead = true
+	h.mu.Unlock()
+	h.control.Close()
+	if !exited {
+		close(h.first)
+	}
+	h.proved = empty || h.mode == shim.InPIDNamespace
+	close(h.last)
+}
+
+func status(e shim.Event) Status {
+	ws := syscall.WaitStatus(e.A)
+	s := Status{Known: true, User: time.Duration(e.B) * time.Microsecond, System: time.Duration(e.C) * time.Microsecond,
+		MaxRSS: int64(e.D) << 10}
+	if ws.Signaled() {
+		s.Signal = ws.Signal()
+	} else {
+		s.Code = ws.ExitStatus()
+	}
+	return s
+}
+
+func (h *shimmed) pid() (int, bool) { return h.process.Pid, false }
+
+func (h *shimmed) wait() Status {
+	<-h.first
+	return h.status
+}
+
+func (h *shimmed) kill() {
+	if h.mode == shim.InPIDNamespace {
+		h.process.Kill()
+		return
+	}
+	h.control.Write([]byte{shim.OrderKill}) // an error means that the shim is gone, which listen sees
+}
+
+func (h *shimmed) empty() error {
+	<-h.last
+	if !h.proved {
+		return errors.New("the shim was killed, so that orphans may have escaped")
+	}
+	return nil
+}
+
+func (h *shimmed) signal(sig os.Signal) error {
+	n, ok := sig.(syscall.Signal)
+	if !ok || n <= 0 || n > 64 {
+		return fmt.Errorf("signal %v: %w", sig, errors.ErrUnsupported)
+	}
+	if _, err := h.control.Write([]byte{shim.OrderSignal, byte(n)}); err != nil {
+		return os.ErrProcessDone
+	}
+	return nil
+}
+
+func (h *shimmed) members() ([]Member, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.dead {
+		return nil, nil
+	}
+	return descendants(h.process.Pid), nil
+}
+
+// descendants are the living processes below root; zombies are not counted.
+func descendants(root int) []Member {
+	var out []Member
+	for _, p := range shim.Descendants(root) {
+		if p.State != 'Z' {
+			out = append(out, Member{Pid: p.Pid, Parent: p.Parent, Name: p.Name, Start: p.Start})
+		}
+	}
+	return out
+}
+
+// shimTasks is what the shim's own threads take of a limit on tasks.
+const shimTasks = 16
+
+func rlimits(l Limits, ownUsers bool) []shim.Limit {
+	var out []shim.Limit
+	add := func(resource int, value uint64) {
+		if value > 0 {
+			out = append(out, shim.Limit{Resource: uint32(resource), Value: value})
+		}
+	}
+	if l.NoCore {
+		out = append(out, shim.Limit{Resource: unix.RLIMIT_CORE})
+	}
+	add(unix.RLIMIT_NOFILE, l.Files)
+	add(unix.RLIMIT_DATA, l.Data)
+	add(unix.RLIMIT_FSIZE, l.File)
+	if ownUsers && l.Tasks > 0 {
+		// Elsewhere the kernel counts all that the user runs on the whole host.
+		add(unix.RLIMIT_NPROC, l.Tasks+shimTasks)
+	}
+	return out
+}

@@ -1,0 +1,306 @@
+// Package tree starts a process so that all of its descendants can be killed, whatever they do, and proves that they
+// are gone: Kill returns nil only after the tree was observed empty.
+//
+// A tree is what was born of its command: children and grandchildren, also those that called setsid, forked twice, or
+// hold its pipes. A process that a privileged service starts on request (systemd-run, cron, at, docker) is outside.
+//
+// How surely that works depends on the host; Tree.Level says what it came to, and Spec.Level refuses less.
+//
+// The package takes no process-wide act in its host: no signal handlers, no wait for children that it did not start, no
+// limits. On Linux all levels above the process group need a shim, which is the program itself, executed again: see
+// package shimhook. Everything here is safe for concurrent use, and any number of trees can live at once.
+package tree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// Spec says what to start and what to ask of the host. It is not changed and not kept.
+type Spec struct {
+	// Path is the file to execute: absolute, or relative to Dir. PATH is not searched.
+	Path string
+	// Args are the command's arguments with its own name first; nil means Path alone.
+	Args []string
+	// Env is the whole environment; nil is an empty one, never the engine's.
+	Env []string
+	// Dir is the working folder; empty means the engine's.
+	Dir string
+	// Stdin, Stdout and Stderr are the command's first three descriptors; nil is the null device. Extra follow from 3
+	// on (on Windows they are inherited as handles: see Link). All stay the caller's: close them after Start, or a
+	// reader never sees their end.
+	Stdin, Stdout, Stderr *os.File
+	Extra                 []*os.File
+
+	// Level is the least that will do; 0 takes the best that the host has.
+	Level Level
+	// Rung, if not empty, is the only rung to try.
+	Rung string
+	// Shim is a binary that has the shim's hook; empty means the program itself.
+	Shim string
+
+	// NewSession gives the command a session of its own and no controlling terminal.
+	NewSession bool
+	// NoNewPrivileges makes set-user-id and file capabilities void for the tree (Linux).
+	NoNewPrivileges bool
+	// DropCapabilities takes all capabilities from the tree (Linux). In a user namespace it is always done: the rung
+	// rests on it.
+	DropCapabilities bool
+	// Limits are those of each process of the tree; a zero field sets none.
+	Limits Limits
+}
+
+// Limits are per process and inherited (setrlimit(2)). They are set before the command's first instruction where there
+// is a shim, and not at all elsewhere: see Tree.Limited.
+type Limits struct {
+	NoCore bool   // core files of size 0
+	Files  uint64 // open descriptors
+	Data   uint64 // bytes of private writable memory (RLIMIT_DATA)
+	File   uint64 // bytes of the largest file it may write
+	Tasks  uint64 // processes and threads of the tree; only where the tree has a user namespace of its own
+}
+
+// Tree is a started command with all of its descendants. It ends by Kill or by the command's own exit, which also cuts
+// what the command left behind. One who starts a tree must see it to its end by Wait or Kill.
+type Tree struct {
+	hold  holder
+	level Level
+	facts Facts
+
+	exited chan struct{} // closed when the command itself has ended, or is known to have died with the tree
+	ended  chan struct{} // closed when the tree has been proved empty, or cannot be any more
+
+	cutting sync.Once
+	cut     chan struct{} // closed when the cut has begun
+
+	mu     sync.Mutex
+	status Status
+	report Report
+	begun  time.Time
+	err    error // why emptiness cannot be proved
+}
+
+// holder is one living tree on one rung: the seam between what every tree does and what a rung does.
+type holder interface {
+	// pid is the process whose descendants are the tree, and whether it belongs to the tree itself (it is the command)
+	// or not (it is a shim).
+	pid() (root int, member bool)
+	// wait blocks until the command has ended, and returns its status. The tree may live on.
+	wait() Status
+	// kill begins to end the whole tree. It does not block and may be called again.
+	kill()
+	// empty blocks until the tree is empty; an error says why that cannot be proved any more.
+	empty() error
+	// signal sends a signal to the command's process group.
+	signal(os.Signal) error
+	// members reads the tree once.
+	members() ([]Member, error)
+}
+
+// rung is one way to hold a tree.
+type rung struct {
+	name  string
+	level Level
+	facts Facts
+	// possible returns the reason why there is no need to try; nil to try.
+	possible func(*Spec) error
+	// start starts the command. A *refusal lets the next rung have a go; any other error ends the attempt: the command
+	// itself cannot be executed.
+	start func(context.Context, *Spec) (holder, error)
+}
+
+// refusal is the error of a rung that the host does not give.
+type refusal struct{ err error }
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+// Start starts the command on the best rung that the host gives. It returns once the command has been executed: an error
+// means that nothing of it runs. A command that cannot be executed is an *os.PathError with its errno; a level that
+// cannot be had is a *LevelError. ctx bounds the start alone.
+func Start(ctx context.Context, spec Spec) (*Tree, error) {
+	if spec.Args == nil {
+		spec.Args = []string{spec.Path}
+	}
+	if spec.Env == nil {
+		spec.Env = []string{}
+	}
+	var tried []Tried
+	for _, r := range ladder() {
+		if spec.Rung != "" && r.name != spec.Rung || r.level < spec.Level {
+			continue
+		}
+		err := r.possible(&spec)
+		if err == nil {
+			var h holder
+			if h, err = r.start(ctx, &spec); err == nil {
+				return newTree(h, r, tried), nil
+			}
+			var no *refusal
+			if !errors.As(err, &no) {
+				return nil, err
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("start %s: %w", spec.Path, context.Cause(ctx))
+		}
+		tried = append(tried, Tried{r.name, err.Error()})
+	}
+	return nil, fmt.Errorf("start %s: %w", spec.Path, &LevelError{Wanted: max(spec.Level, Direct), Rung: spec.Rung, Tried: tried})
+}
+
+// Rungs lists the names of the rungs that this system has, best first.
+func Rungs() []string {
+	var out []string
+	for _, r := range ladder() {
+		out = append(out, r.name)
+	}
+	return out
+}
+
+func newTree(h holder, r rung, tried []Tried) *Tree {
+	facts := r.facts
+	facts.Rung, facts.Tried = r.name, tried
+	t := &Tree{hold: h, level: r.level, facts: facts,
+		exited: make(chan struct{}), ended: make(chan struct{}), cut: make(chan struct{})}
+	go func() {
+		status := h.wait()
+		t.mu.Lock()
+		t.status = status
+		t.mu.Unlock()
+		close(t.exited)
+		t.beginCut("exit")
+	}()
+	go func() {
+		<-t.cut
+		err := h.empty()
+		<-t.exited
+		t.mu.Lock()
+		t.err = err
+		t.report.Took = time.Since(t.begun)
+		t.mu.Unlock()
+		close(t.ended)
+	}()
+	return t
+}
+
+// Level is what the host enforces for this tree.
+func (t *Tree) Level() Level { return t.level }
+
+// Facts are what is known besides the level.
+func (t *Tree) Facts() Facts { return t.facts }
+
+// Exited is closed when the command itself has ended. What it left behind is being cut then, unasked.
+func (t *Tree) Exited() <-chan struct{} { return t.exited }
+
+// beginCut looks once at the tree and begins to kill it. Only the first call does anything.
+func (t *Tree) beginCut(cause string) {
+	t.cutting.Do(func() {
+		seen, _ := t.hold.members()
+		t.mu.Lock()
+		t.report = Report{Cause: cause, Level: t.level, Rung: t.facts.Rung, Seen: len(seen), Named: seen[:min(len(seen), named)]}
+		t.begun = time.Now()
+		t.mu.Unlock()
+		t.hold.kill()
+		close(t.cut)
+	})
+}
+
+// Kill ends every process of the tree, unasked, and waits until the tree has been observed empty: only then it returns
+// a nil error. When ctx ends before that, or emptiness cannot be proved on this rung, it returns a *SurvivorsError with
+// what was last seen; the killing goes on. The cause is for the report; the first one stands. Kill may be called from
+// any number of goroutines and at any time, also after the end, when it returns what the first one saw.
+func (t *Tree) Kill(ctx context.Context, cause string) (Report, error) {
+	t.beginCut(cause)
+	<-t.cut
+	return t.await(ctx)
+}
+
+// Wait waits for the command's own end, and until what it left behind has been cut and proved gone. It kills nothing that
+// is not ended by the command's exit; when ctx ends first, it returns ctx's error and the tree lives on. The error is a
+// *SurvivorsError when emptiness cannot be proved.
+func (t *Tree) Wait(ctx context.Context) (Status, Report, error) {
+	select {
+	case <-t.exited:
+	case <-ctx.Done():
+		return Status{}, Report{}, context.Cause(ctx)
+	}
+	r, err := t.await(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.status, r, err
+}
+
+// Status is how the command ended; the zero Status before Exited is closed.
+func (t *Tree) Status() Status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.status
+}
+
+func (t *Tree) await(ctx context.Context) (Report, error) {
+	select {
+	case <-t.ended:
+	case <-ctx.Done():
+		select {
+		case <-t.ended:
+		default:
+			return t.survivors(context.Cause(ctx).Error())
+		}
+	}
+	t.mu.Lock()
+	err, r := t.err, t.report
+	t.mu.Unlock()
+	if err != nil {
+		return t.survivors(err.Error())
+	}
+	return r, nil
+}
+
+func (t *Tree) survivors(reason string) (Report, error) {
+	left, _ := t.hold.members()
+	t.mu.Lock()
+	r := t.report
+	t.mu.Unlock()
+	r.Survivors = left
+	return r, &SurvivorsError{Report: r, Reason: reason}
+}
+
+// Signal asks: it sends a signal to the command's process group, which may ignore it. After the command's end it returns
+// os.ErrProcessDone. On Windows only os.Kill can be sent, and ends the tree.
+func (t *Tree) Signal(sig os.Signal) error {
+	select {
+	case <-t.exited:
+		return os.ErrProcessDone
+	default:
+		return t.hold.signal(sig)
+	}
+}
+
+// Members reads the tree once: its living processes, without the shim. A tree that changes meanwhile may be shown torn.
+func (t *Tree) Members() ([]Member, error) {
+	select {
+	case <-t.ended:
+		return nil, nil
+	default:
+		return t.hold.members()
+	}
+}
+
+// files are the command's descriptors in order; null has to be closed after the start.
+func (s *Spec) files() (files []*os.File, null *os.File, err error) {
+	if null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+		return nil, nil, err
+	}
+	for _, f := range []*os.File{s.Stdin, s.Stdout, s.Stderr} {
+		if f == nil {
+			f = null
+		}
+		files = append(files, f)
+	}
+	return append(files, s.Extra...), null, nil
+}

@@ -1,0 +1,176 @@
+// Package wire is all that the two sides of the pipe between engine and worker share: frames, the messages in them,
+// and the rules by which either side refuses what the other sends. protocol/PROTOCOL.md is its specification; names
+// here and there are the same.
+//
+// Both sides are hostile to each other by contract. Decoding never executes anything, never allocates by a number
+// that the peer sent before that number was held against a cap, and names no type of the host's language. Whatever is
+// not allowed is refused as a *Violation.
+//
+// The package imports the standard library alone. Its functions keep no state and are safe for concurrent use; a
+// Frame or a byte slice belongs to whoever holds it.
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+)
+
+// Caps bounds what is accepted from a peer, and what is sent to one.
+type Caps struct {
+	Frame    int // bytes of a frame behind its length; at least 4
+	Header   int // bytes of a header
+	Segments int // segments of a frame
+	Depth    int // nesting of objects and arrays in a header
+}
+
+// DefaultCaps are the caps of the protocol's version 1. An engine may lower or raise Frame and tells its workers so in
+// the boot message; the other three are fixed.
+func DefaultCaps() Caps {
+	return Caps{Frame: 64 << 20, Header: 4 << 20, Segments: 65536, Depth: 256}
+}
+
+// lengthSize is the size of every length on the wire: an unsigned 32-bit number, big-endian.
+const lengthSize = 4
+
+// firstRead is how much of a frame is allocated before any of it has arrived. A frame grows from there as its bytes
+// come, so that a peer that promises 64 MiB and sends nothing costs 64 KiB.
+const firstRead = 64 << 10
+
+// ReadFrame reads one frame and returns its body: header length, header, segments. It reads not a byte more than the
+// frame. io.EOF means that the stream ended before the frame's first byte; FrameCut, that it ended inside; FrameCap
+// and FrameShort refuse a length before the body is read. Any other error is the reader's own.
+func ReadFrame(r io.Reader, caps Caps) ([]byte, error) {
+	var length [lengthSize]byte
+	if n, err := io.ReadFull(r, length[:]); err != nil {
+		return nil, cut(err, n > 0)
+	}
+	size := int64(binary.BigEndian.Uint32(length[:]))
+	switch {
+	case size > int64(caps.Frame):
+		return nil, violation(FrameCap, "a frame of %d bytes, the cap is %d", size, caps.Frame)
+	case size < lengthSize:
+		return nil, violation(FrameShort, "a frame of %d bytes cannot hold a header", size)
+	}
+	body := make([]byte, min(size, firstRead))
+	for have := 0; ; {
+		n, err := io.ReadFull(r, body[have:])
+		have += n
+		if err != nil {
+			return nil, cut(err, true)
+		}
+		if int64(have) == size {
+			return body, nil
+		}
+		grown := make([]byte, min(size, int64(have)*2))
+		copy(grown, body)
+		body = grown
+	}
+}
+
+// cut turns the end of the stream into a violation when it came inside a frame.
+func cut(err error, inside bool) error {
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	if inside {
+		return violation(FrameCut, "the stream ended inside a frame")
+	}
+	return io.EOF
+}
+
+// Frame is an encoded message, ready to be written. Its segments are the caller's slices, not copies.
+type Frame struct {
+	head     []byte // frame length, header length, header
+	segments [][]byte
+	size     int // all bytes on the wire
+}
+
+// Len is the number of bytes that WriteTo writes.
+func (f *Frame) Len() int { return f.size }
+
+// WriteTo writes the frame. Up to 64 KiB go out in one Write, so that an ordinary message costs one system call.
+func (f *Frame) WriteTo(w io.Writer) (int64, error) {
+	if f.size <= firstRead {
+		one := make([]byte, 0, f.size)
+		one = append(one, f.head...)
+		for _, s := range f.segments {
+			one = binary.BigEndian.AppendUint32(one, uint32(len(s)))
+			one = append(one, s...)
+		}
+		n, err := w.Write(one)
+		return int64(n), err
+	}
+	var total int64
+	write := func(b []byte) error {
+		n, err := w.Write(b)
+		total += int64(n)
+		return err
+	}
+	if err := write(f.head); err != nil {
+		return total, err
+	}
+	for _, s := range f.segments {
+		if err := write(binary.BigEndian.AppendUint32(nil, uint32(len(s)))); err != nil {
+			return total, err
+		}
+		if err := write(s); err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// newFrame puts a header and its segments together, within the caps that the reader will apply.
+func newFrame(header []byte, segments [][]byte, caps Caps) (*Frame, error) {
+	if len(header) > caps.Header {
+		return nil, violation(HeaderCap, "a header of %d bytes, the cap is %d", len(header), caps.Header)
+	}
+	if len(segments) > caps.Segments {
+		return nil, violation(SegmentCount, "%d segments, the cap is %d", len(segments), caps.Segments)
+	}
+	size := lengthSize + len(header)
+	for _, s := range segments {
+		size += lengthSize + len(s)
+		if size > caps.Frame {
+			return nil, violation(FrameCap, "a frame of over %d bytes", caps.Frame)
+		}
+	}
+	head := make([]byte, 0, 2*lengthSize+len(header))
+	head = binary.BigEndian.AppendUint32(head, uint32(size))
+	head = binary.BigEndian.AppendUint32(head, uint32(len(header)))
+	head = append(head, header...)
+	return &Frame{head: head, segments: segments, size: lengthSize + size}, nil
+}
+
+// split takes a frame's body apart. The slices that it returns point into body.
+func split(body []byte, caps Caps) (header []byte, segments [][]byte, err error) {
+	if len(body) < lengthSize {
+		return nil, nil, violation(FrameShort, "a frame of %d bytes cannot hold a header", len(body))
+	}
+	size := int64(binary.BigEndian.Uint32(body))
+	rest := body[lengthSize:]
+	switch {
+	case size > int64(caps.Header):
+		return nil, nil, violation(HeaderCap, "a header of %d bytes, the cap is %d", size, caps.Header)
+	case size > int64(len(rest)):
+		return nil, nil, violation(HeaderCut, "a header of %d bytes in a frame with %d left", size, len(rest))
+	}
+	header, rest = rest[:size], rest[size:]
+	for len(rest) > 0 {
+		if len(segments) == caps.Segments {
+			return nil, nil, violation(SegmentCount, "more than %d segments", caps.Segments)
+		}
+		if len(rest) < lengthSize {
+			return nil, nil, violation(SegmentCut, "%d bytes left, too few for a length", len(rest))
+		}
+		size := int64(binary.BigEndian.Uint32(rest))
+		rest = rest[lengthSize:]
+		if size > int64(len(rest)) {
+			return nil, nil, violation(SegmentCut, "a segment of %d bytes in a frame with %d left", size, len(rest))
+		}
+		segments = append(segments, rest[:size:size])
+		rest = rest[size:]
+	}
+	return header, segments, nil
+}
