@@ -91,11 +91,18 @@ const (
 	RunError    RunState = "ERROR"
 )
 
+// Plan is one handler that routing chose, with all the outbounds that it may name.
+type Plan struct {
+	Handler string
+	To      []string
+}
+
 // Run is one handler's work on one message, or (Handler empty) the router's.
 type Run struct {
 	ID      int64
 	Message ID
-	Handler string // empty for the router
+	Handler string   // empty for the router
+	To      []string // the outbounds in whose lanes routing reserved a place for it
 	State   RunState
 	Outcome Outcome
 	Ended   time.Time

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
+	"coppice.dev/coppice/internal/store/sqlite"
+)
+
+func messagesCommand(io stdio) *cobra.Command {
+	var dir, disposition string
+	var q store.Query
+	var before int64
+	var asJSON, count, refused bool
+	cmd := &cobra.Command{
+		Use:   "messages",
+		Short: "List what became of the messages, newest first",
+		Long: `Messages lists the messages in a folder's store, newest first. It reads beside a running engine, or from the file of a
+stopped one.
+
+Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED and ERROR are final.`,
+		Args: cobra.NoArgs,
+	}
+	configFlag(cmd, &dir)
+	f := cmd.Flags()
+	f.StringVar(&q.Inbound, "inbound", "", "only from this inbound")
+	f.StringVar(&disposition, "disposition", "", "only with this disposition")
+	f.StringVar(&q.Type, "type", "", "only of this type: ADT, or ADT^A01 (a prefix)")
+	f.StringVar(&q.ControlID, "control-id", "", "only with this control id (a prefix)")
+	f.Int64Var(&before, "before", 0, "only ids below this one, for the next page")
+	f.IntVarP(&q.Limit, "limit", "n", 50, "at most this many")
+	f.BoolVar(&count, "count", false, "only count, by disposition")
+	f.BoolVar(&refused, "refused", false, "list what inbounds turned away instead")
+	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	return verb(cmd, func(cmd *cobra.Command, _ []string) error {
+		if q.Limit < 1 || before < 0 {
+			return usage("--limit is at least 1, and --before an id")
+		}
+		q.Before = message.ID(before)
+		q.Disposition = message.Disposition(strings.ToUpper(disposition))
+		if !known(q.Disposition) {
+			return usage("--disposition %q is none of %v", disposition, message.Dispositions())
+		}
+		r, err := openReader(cmd.Context(), io, dir)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		switch {
+		case count:
+			return printCounts(cmd.Context(), io, r, asJSON)
+		case refused:
+			return printRefusals(cmd.Context(), io, r, q.Limit, asJSON)
+		}
+		return printMessages(cmd.Context(), io, r, q, asJSON)
+	})
+}
+
+func known(d message.Disposition) bool {
+	if d == "" {
+		return true
+	}
+	for _, k := range message.Dispositions() {
+		if k == d {
+			return true
+		}
+	}
+	return false
+}
+
+// openReader opens the store that a folder's configuration names, for looking.
+func openReader(ctx context.Context, io stdio, dir string) (store.Reader, error) {
+	cfg, err := loadConfig(io, dir)
+	if err != nil {
+		return nil, err
+	}
+	return sqlite.OpenReader(ctx, cfg.Store.Path)
+}
+
+// listed is a message for machines.
+type listed struct {
+	ID          message.ID          `json:"id"`
+	Inbound     string              `json:"inbound"`
+	Peer        string              `json:"peer"`
+	Type        string              `json:"type"`
+	ControlID   string              `json:"control_id"`
+	Received    time.Time           `json:"received"`
+	Ended       *time.Time          `json:"ended,omitempty"`
+	Size        int64               `json:"size"`
+	SHA256      string              `json:"sha256"`
+	Disposition message.Disposition `json:"disposition"`
+	Reason      string              `json:"reason,omitempty"`
+}
+
+func forMachines(m message.Message) listed {
+	l := listed{ID: m.ID, Inbound: m.Inbound, Peer: m.Peer, Type: m.Type, ControlID: m.ControlID, Received: m.Received,
+		Size: m.Size, SHA256: m.SHA256, Disposition: m.Disposition, Reason: m.Reason}
+	if !m.Ended.IsZero() {
+		l.Ended = &m.Ended
+	}
+	return l
+}
+
+func printMessages(ctx context.Context, io stdio, r store.Reader, q store.Query, asJSON bool) error {
+	list, err := r.Messages(ctx, q)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		e := lines(io.out)
+		for _, m := range list {
+			if err := e.Encode(forMachines(m)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(io.err, "no messages")
+		return nil
+	}
+	rows := [][]string{{"ID", "RECEIVED", "INBOUND", "TYPE", "CONTROL ID", "BYTES", "DISPOSITION", "REASON"}}
+	for _, m := range list {
+		rows = append(rows, []string{strconv.FormatInt(int64(m.ID), 10), clock(m.Received), m.Inbound, clip(m.Type, 20), clip(m.ControlID, 24),
+			strconv.FormatInt(m.Size, 10), string(m.Disposition), clip(m.Reason, 80)})
+	}
+	return table(io.out, rows)
+}
+
+func printCounts(ctx context.Context, io stdio, r store.Reader, asJSON bool) error {
+	counts, err := r.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(io.out, counts)
+	}
+	var rows [][]string
+	for _, d := range message.Dispositions() {
+		rows = append(rows, []string{string(d), strconv.FormatInt(counts[d], 10)})
+	}
+	return table(io.out, rows)
+}
+
+func printRefusals(ctx context.Context, io stdio, r store.Reader, limit int, asJSON bool) error {
+	list, err := r.Refusals(ctx, limit)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		e := lines(io.out)
+		for _, r := range list {
+			err := e.Encode(struct {
+				At      time.Time `json:"at"`
+				Inbound string    `json:"inbound"`
+				Peer    string    `json:"peer"`
+				Size    int64     `json:"size"`
+				Reason  string    `json:"reason"`
+			}{r.At, r.Inbound, r.Peer, r.Size, r.Reason})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(io.err, "nothing was turned away")
+		return nil
+	}
+	rows := [][]string{{"AT", "INBOUND", "PEER", "BYTES", "REASON"}}
+	for _, r := range list {
+		rows = append(rows, []string{clock(r.At), r.Inbound, r.Peer, strconv.FormatInt(r.Size, 10), r.Reason})
+	}
+	return table(io.out, rows)
+}

@@ -1,0 +1,313 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/internal/connect/mllp"
+	"coppice.dev/coppice/internal/hl7"
+)
+
+// sendMax bounds one message, and sendStdin names the standard input among files.
+const (
+	sendMax   = 63 << 20
+	sendStdin = "-"
+)
+
+// sender is one run of the verb.
+type sender struct {
+	io      stdio
+	to      string
+	dir     string
+	inbound string
+	timeout time.Duration
+	skip    int
+	cr      bool
+	quiet   bool
+	asJSON  bool
+
+	bar    *progressbar.ProgressBar
+	client *mllp.Client
+	n      int // messages seen
+	sent   int
+	taken  int
+	began  time.Time
+}
+
+func sendCommand(io stdio) *cobra.Command {
+	s := &sender{io: io}
+	cmd := &cobra.Command{
+		Use:   "send PATH...",
+		Short: "Send files of messages to an MLLP inbound, and report each acknowledgement",
+		Long: `Send takes files, folders (their files in order of names, hidden ones left out) or - for stdin apart into messages and
+sends them over one connection, each after the acknowledgement of the one before. A message begins at a line that begins MSH,
+BHS or FHS; a batch is one message. Bytes go as they are, unless --cr turns line ends into CR.
+
+A line is printed for each: its acknowledgement (AA and CA both count as taken), its type and control id, and where it
+stood. It stops at the first connection error, and says with which --skip to go on; the message that was under way may have
+arrived.`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.to, "to", "", "address of the inbound, HOST:PORT")
+	f.StringVarP(&s.dir, "config", "c", ".", "without --to: the folder whose coppice.toml has the inbound")
+	f.StringVar(&s.inbound, "inbound", "", "without --to: the inbound's name, if there are several")
+	f.DurationVar(&s.timeout, "timeout", 30*time.Second, "for the connection and for each acknowledgement")
+	f.IntVar(&s.skip, "skip", 0, "leave out so many messages at the start")
+	f.BoolVar(&s.cr, "cr", false, "turn LF and CRLF into CR")
+	f.BoolVarP(&s.quiet, "quiet", "q", false, "print only what was not taken, and the sum")
+	f.BoolVar(&s.asJSON, "json", false, "print one JSON object a line")
+	return verb(cmd, func(cmd *cobra.Command, args []string) error {
+		if s.skip < 0 || s.timeout <= 0 {
+			return usage("--skip and --timeout are not negative")
+		}
+		return s.run(cmd.Context(), args)
+	})
+}
+
+func (s *sender) run(ctx context.Context, paths []string) error {
+	files, total, err := sendFiles(paths)
+	if err != nil {
+		return err
+	}
+	if err := s.address(); err != nil {
+		return err
+	}
+	s.progress(total)
+	defer s.close()
+	s.began = time.Now()
+	for _, path := range files {
+		if err = s.file(ctx, path); err != nil {
+			break
+		}
+	}
+	s.close()
+	return s.sum(err)
+}
+
+// address finds where to send.
+func (s *sender) address() error {
+	if s.to != "" {
+		return nil
+	}
+	cfg, err := loadConfig(s.io, s.dir)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, in := range cfg.Inbounds {
+		if in.MLLP == nil || s.inbound != "" && in.Name != s.inbound {
+			continue
+		}
+		names = append(names, in.Name)
+		s.to = dialable(in.MLLP)
+	}
+	switch {
+	case len(names) == 1:
+		return nil
+	case s.inbound != "":
+		return fmt.Errorf("%s has no MLLP inbound %q", cfg.File, s.inbound)
+	case len(names) == 0:
+		return fmt.Errorf("%s has no MLLP inbound: use --to HOST:PORT", cfg.File)
+	}
+	return usage("%s has several MLLP inbounds: choose one with --inbound (%s)", cfg.File, strings.Join(names, ", "))
+}
+
+// dialable is the address at which an inbound of this machine can be reached.
+func dialable(in *config.MLLPIn) string {
+	if strings.HasPrefix(in.Listen, ":") {
+		return "127.0.0.1" + in.Listen
+	}
+	return strings.Replace(in.Listen, "0.0.0.0:", "127.0.0.1:", 1)
+}
+
+// sendFiles lists the files of the paths, and adds up their sizes; -1 when one cannot be known.
+func sendFiles(paths []string) (files []string, total int64, err error) {
+	add := func(path string, info os.FileInfo) {
+		files = append(files, path)
+		if !info.Mode().IsRegular() {
+			total = -1
+		} else if total >= 0 {
+			total += info.Size()
+		}
+	}
+	for _, path := range paths {
+		if path == sendStdin {
+			files, total = append(files, path), -1
+			continue
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, 0, err
+		}
+		if !info.IsDir() {
+			add(path, info)
+			continue
+		}
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, e := range entries {
+			info, err := os.Stat(filepath.Join(path, e.Name()))
+			if err == nil && info.Mode().IsRegular() && !strings.HasPrefix(e.Name(), ".") {
+				add(filepath.Join(path, e.Name()), info)
+			}
+		}
+	}
+	if len(files) == 0 {
+		return nil, 0, errors.New("no files to send")
+	}
+	return files, total, nil
+}
+
+// progress shows a bar where a person sees it and no lines of text get in its way.
+func (s *sender) progress(total int64) {
+	if !terminal(s.io.err) || !s.quiet && terminal(s.io.out) {
+		return
+	}
+	s.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(s.io.err), progressbar.OptionShowBytes(true),
+		progressbar.OptionSetDescription("sending"), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
+}
+
+func (s *sender) close() {
+	if s.client != nil {
+		s.client.Close()
+		s.client = nil
+	}
+	if s.bar != nil {
+		s.bar.Finish()
+		s.bar = nil
+	}
+}
+
+// file sends the messages of one file.
+func (s *sender) file(ctx context.Context, path string) error {
+	var r io.Reader = s.io.in
+	name := "stdin"
+	if path != sendStdin {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		r, name = f, path
+	}
+	if s.bar != nil {
+		r = io.TeeReader(r, s.bar)
+	}
+	in := 0
+	for body, err := range hl7.Split(r, sendMax) {
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		in++
+		if s.n++; s.n <= s.skip {
+			continue
+		}
+		if s.cr {
+			body = carriageReturns(body)
+		}
+		if err := s.message(ctx, body, fmt.Sprintf("%s#%d", name, in)); err != nil {
+			return fmt.Errorf("%s, message %d: %w", name, in, err)
+		}
+	}
+	return nil
+}
+
+func carriageReturns(b []byte) []byte {
+	return []byte(strings.NewReplacer("\r\n", "\r", "\n", "\r").Replace(string(b)))
+}
+
+// message sends one message and reports its acknowledgement.
+func (s *sender) message(ctx context.Context, body []byte, where string) error {
+	bounded, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if s.client == nil {
+		c, err := mllp.Dial(bounded, s.to)
+		if err != nil {
+			return causeOf(ctx, err)
+		}
+		s.client = c
+	}
+	ack, err := s.client.Exchange(bounded, body)
+	if err != nil {
+		return causeOf(ctx, err)
+	}
+	s.sent++
+	if ack.Taken() {
+		s.taken++
+	}
+	return s.report(body, where, ack)
+}
+
+// causeOf prefers the signal that ended the program to the error that this led to.
+func causeOf(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (s *sender) report(body []byte, where string, ack hl7.Acknowledgement) error {
+	header, _ := hl7.ParseHeader(body) // one that cannot be read has got its answer all the same
+	if s.asJSON {
+		return lines(s.io.out).Encode(struct {
+			Message   int    `json:"message"`
+			Where     string `json:"where"`
+			Type      string `json:"type"`
+			ControlID string `json:"control_id"`
+			Ack       string `json:"ack"`
+			Text      string `json:"text,omitempty"`
+			Taken     bool   `json:"taken"`
+		}{s.n, where, header.Type, header.ControlID, ack.Code, ack.Text, ack.Taken()})
+	}
+	if s.quiet && ack.Taken() {
+		return nil
+	}
+	if s.bar != nil {
+		s.bar.Clear()
+	}
+	text := ""
+	if ack.Text != "" {
+		text = "  " + printable(clip(ack.Text, 120))
+	}
+	_, err := fmt.Fprintf(s.io.out, "%s  %s  %s  %s%s\n", printable(ack.Code), orNone(header.Type), orNone(header.ControlID), printable(where), text)
+	return err
+}
+
+// sum says how it went, and with which status the verb ends.
+func (s *sender) sum(err error) error {
+	took := time.Since(s.began)
+	turned := s.sent - s.taken
+	if s.asJSON {
+		lines(s.io.out).Encode(struct {
+			Sent   int   `json:"sent"`
+			Taken  int   `json:"taken"`
+			Turned int   `json:"turned_down"`
+			TookNS int64 `json:"took_ns"`
+		}{s.sent, s.taken, turned, int64(took)})
+	} else {
+		fmt.Fprintf(s.io.err, "%d sent, %d taken, %d turned down, in %v\n", s.sent, s.taken, turned, took.Round(time.Millisecond))
+	}
+	if err != nil {
+		if s.n > 0 {
+			return fmt.Errorf("%w\n  to go on: coppice send --skip %d ...", err, s.skip+s.sent)
+		}
+		return err
+	}
+	if turned > 0 {
+		return told()
+	}
+	return nil
+}

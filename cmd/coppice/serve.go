@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/internal/engine"
+	"coppice.dev/coppice/internal/store"
+)
+
+func serveCommand(io stdio) *cobra.Command {
+	var dir, format, level string
+	var output bool
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the pipeline of a folder until it is told to stop",
+		Long: `Serve runs the pipeline that DIR/coppice.toml describes, until Ctrl-C or TERM. It then stops in order: connections first,
+then what is under way, then the workers. Whatever was received is in the store and goes on at the next start.
+
+Its log goes to stderr and carries ids, names and counts, never what a message holds.`,
+		Args: cobra.NoArgs,
+	}
+	configFlag(cmd, &dir)
+	cmd.Flags().StringVar(&format, "log-format", "text", "text or json")
+	cmd.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	cmd.Flags().BoolVar(&output, "log-handler-output", false, "log what handlers print, which may hold what messages hold")
+	return verb(cmd, func(cmd *cobra.Command, _ []string) error {
+		log, err := newLog(io.err, format, level)
+		if err != nil {
+			return err
+		}
+		cfg, err := loadConfig(io, dir)
+		if err != nil {
+			return err
+		}
+		return serve(cmd.Context(), io, cfg, engine.Options{Log: log, HandlerOutput: output})
+	})
+}
+
+// configFlag is --config, which names the folder of every verb that needs one.
+func configFlag(cmd *cobra.Command, dir *string) {
+	cmd.Flags().StringVarP(dir, "config", "c", ".", "the folder with coppice.toml, or such a file")
+	_ = cmd.MarkFlagDirname("config") // an error only for a flag that is not there
+}
+
+func newLog(w io.Writer, format, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, usage("--log-level %q is none of debug, info, warn, error", level)
+	}
+	o := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, o)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, o)), nil
+	}
+	return nil, usage("--log-format %q is none of text, json", format)
+}
+
+// serve runs an engine until ctx ends, which is how it is meant to end.
+func serve(ctx context.Context, io stdio, cfg *config.Config, o engine.Options) error {
+	e, err := engine.Open(ctx, cfg, o)
+	if err != nil {
+		return tellOpen(io, err)
+	}
+	for _, in := range cfg.Inbounds {
+		o.Log.Info("listening", "inbound", in.Name, "at", e.Addr(in.Name))
+	}
+	if os.Geteuid() == 0 {
+		o.Log.Info("running as root: workers run as root too, without its capabilities")
+	}
+	o.Log.Info("serving", "config", cfg.File, "inbounds", len(cfg.Inbounds), "handlers", len(cfg.Handlers), "outbounds", len(cfg.Outbounds))
+	err = e.Run(ctx)
+	o.Log.Info("stopped")
+	return err
+}
+
+// tellOpen prints why an engine could not be opened, with a hint where there is one.
+func tellOpen(io stdio, err error) error {
+	if errors.Is(err, store.ErrLocked) {
+		return fmt.Errorf("%w\n  hint: one engine owns a store; stop the other one, or give this one another [store] path", err)
+	}
+	return tellConfig(io, err)
+}
+
+// oneLine joins what an error says on several lines.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
+)
+
+func showCommand(io stdio) *cobra.Command {
+	var dir string
+	var asJSON, raw bool
+	var delivery int
+	cmd := &cobra.Command{
+		Use:   "show ID",
+		Short: "Show one message: what came, what each handler did, what was delivered",
+		Long: `Show prints everything that the store knows of one message. With --raw it writes the message's bytes to stdout exactly as
+they were received, and with --raw --delivery N those of its Nth delivery as they were sent.`,
+		Args: cobra.ExactArgs(1),
+	}
+	configFlag(cmd, &dir)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; bodies are base64")
+	cmd.Flags().BoolVar(&raw, "raw", false, "write the bytes, and nothing else")
+	cmd.Flags().IntVar(&delivery, "delivery", 0, "with --raw: of this delivery")
+	return verb(cmd, func(cmd *cobra.Command, args []string) error {
+		id, err := strconv.ParseInt(args[0], 10, 64)
+		if err != nil || id < 1 {
+			return usage("%q is no message id: `coppice messages` lists them", args[0])
+		}
+		if delivery != 0 && !raw {
+			return usage("--delivery goes with --raw")
+		}
+		r, err := openReader(cmd.Context(), io, dir)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		t, err := r.Timeline(cmd.Context(), message.ID(id))
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return fmt.Errorf("no message %d in this store", id)
+		case err != nil:
+			return err
+		case raw:
+			return showRaw(io, t, delivery)
+		case asJSON:
+			return printJSON(io.out, timelineJSON(t))
+		}
+		return showText(io, t)
+	})
+}
+
+func showRaw(io stdio, t store.Timeline, number int) error {
+	if number == 0 {
+		_, err := io.out.Write(t.Message.Body)
+		return err
+	}
+	for _, d := range t.Deliveries {
+		if d.Number != number {
+			continue
+		}
+		if d.State == message.Reserved || d.State == message.Closed {
+			return fmt.Errorf("delivery %d of message %d has no body: it is %s", number, t.Message.ID, d.State)
+		}
+		_, err := io.out.Write(d.Body)
+		return err
+	}
+	return fmt.Errorf("message %d has no delivery %d", t.Message.ID, number)
+}
+
+// sent are the deliveries that were not closed unused.
+func sent(t store.Timeline) []message.Delivery {
+	return slices.DeleteFunc(slices.Clone(t.Deliveries), func(d message.Delivery) bool { return d.State == message.Closed })
+}
+
+func showText(io stdio, t store.Timeline) error {
+	m := t.Message
+	p := func(format string, args ...any) { fmt.Fprintf(io.out, format+"\n", args...) }
+	p("message %d  %s", m.ID, m.Disposition)
+	if m.Reason != "" {
+		p("  why       %s", printable(m.Reason))
+	}
+	p("  received  %s by %s from %s", clock(m.Received), m.Inbound, printable(m.Peer))
+	if !m.Ended.IsZero() {
+		p("  ended     %s, after %v", clock(m.Ended), m.Ended.Sub(m.Received).Round(time.Millisecond))
+	}
+	p("  type      %s  control id %s", orNone(m.Type), orNone(m.ControlID))
+	p("  body      %d bytes, sha256 %s", m.Size, m.SHA256)
+	for _, name := range slices.Sorted(maps.Keys(t.Tags)) {
+		p("  tag       %s = %s", printable(name), printable(t.Tags[name]))
+	}
+	for _, r := range t.Runs {
+		showRun(p, r)
+	}
+	for _, d := range sent(t) {
+		showDelivery(p, d)
+	}
+	p("")
+	return showBody(io, m.Body)
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return printable(s)
+}
+
+func showRun(p func(string, ...any), r message.Run) {
+	who := "handler " + r.Handler
+	if r.Handler == "" {
+		who = "router"
+	}
+	line := fmt.Sprintf("%s  %s", who, r.State)
+	if r.State != message.RunPending {
+		line += fmt.Sprintf(" in %v", r.Outcome.Took.Round(10*time.Microsecond))
+		if r.Outcome.Attempts > 1 {
+			line += fmt.Sprintf(", %d attempts", r.Outcome.Attempts)
+		}
+		if r.Outcome.Code != "" {
+			line += ", code " + r.Outcome.Code
+		}
+	}
+	p("%s", line)
+	if r.Outcome.Reason != "" {
+		p("  why       %s", printable(r.Outcome.Reason))
+	}
+	if f := r.Outcome.Fault; f != nil && f.Traceback != "" {
+		for l := range strings.Lines(f.Traceback) {
+			p("  | %s", printable(strings.TrimRight(l, "\r\n")))
+		}
+	}
+}
+
+func showDelivery(p func(string, ...any), d message.Delivery) {
+	p("delivery %d to %s by %s  %s", d.Number, d.Outbound, d.Handler, d.State)
+	if d.Receipt != "" {
+		p("  receipt   %s", printable(d.Receipt))
+	}
+	if d.Reason != "" {
+		p("  last try  %s (%d so far)", printable(d.Reason), d.Attempts)
+	}
+	if d.State == message.Ready && !d.NextTry.IsZero() {
+		p("  next try  %s", clock(d.NextTry))
+	}
+	if !d.Ended.IsZero() {
+		p("  ended     %s", clock(d.Ended))
+	}
+	if d.Body != nil {
+		p("  body      %d bytes", len(d.Body))
+	}
+}
+
+// showBody prints a body a line each for its lines, safely and not without end.
+func showBody(io stdio, body []byte) error {
+	const most = 64 << 10
+	rest := len(body) - most
+	body = body[:min(len(body), most)]
+	body = bytes.ReplaceAll(body, []byte("\r\n"), []byte("\n"))
+	body = bytes.ReplaceAll(body, []byte("\r"), []byte("\n"))
+	for l := range bytes.Lines(body) {
+		if _, err := fmt.Fprintln(io.out, printable(string(bytes.TrimRight(l, "\n")))); err != nil {
+			return err
+		}
+	}
+	if rest > 0 {
+		fmt.Fprintf(io.out, "... %d more bytes: use --raw\n", rest)
+	}
+	return nil
+}
+
+type runJSON struct {
+	Handler   string           `json:"handler,omitempty"`
+	State     message.RunState `json:"state"`
+	Reason    string           `json:"reason,omitempty"`
+	Kind      string           `json:"fault,omitempty"`
+	Type      string           `json:"type,omitempty"`
+	Text      string           `json:"text,omitempty"`
+	Traceback string           `json:"traceback,omitempty"`
+	Attempts  int              `json:"attempts"`
+	TookNS    int64            `json:"took_ns"`
+	Code      string           `json:"code,omitempty"`
+}
+
+type deliveryJSON struct {
+	Number   int                   `json:"number"`
+	Name     string                `json:"id"`
+	Outbound string                `json:"outbound"`
+	Handler  string                `json:"handler"`
+	State    message.DeliveryState `json:"state"`
+	Attempts int                   `json:"attempts"`
+	Receipt  string                `json:"receipt,omitempty"`
+	Reason   string                `json:"reason,omitempty"`
+	Ended    *time.Time            `json:"ended,omitempty"`
+	Body     []byte                `json:"body,omitempty"`
+}
+
+func timelineJSON(t store.Timeline) any {
+	out := struct {
+		listed
+		Tags       map[string]string `json:"tags,omitempty"`
+		Runs       []runJSON         `json:"runs"`
+		Deliveries []deliveryJSON    `json:"deliveries"`
+		Body       []byte            `json:"body"`
+	}{listed: forMachines(t.Message), Tags: t.Tags, Runs: []runJSON{}, Deliveries: []deliveryJSON{}, Body: t.Message.Body}
+	for _, r := range t.Runs {
+		j := runJSON{Handler: r.Handler, State: r.State, Reason: r.Outcome.Reason, Attempts: r.Outcome.Attempts,
+			TookNS: int64(r.Outcome.Took), Code: r.Outcome.Code}
+		if f := r.Outcome.Fault; f != nil {
+			j.Kind, j.Type, j.Text, j.Traceback = f.Kind, f.Type, f.Text, f.Traceback
+		}
+		out.Runs = append(out.Runs, j)
+	}
+	for _, d := range sent(t) {
+		j := deliveryJSON{Number: d.Number, Name: d.Name(), Outbound: d.Outbound, Handler: d.Handler, State: d.State,
+			Attempts: d.Attempts, Receipt: d.Receipt, Reason: d.Reason, Body: d.Body}
+		if !d.Ended.IsZero() {
+			j.Ended = &d.Ended
+		}
+		out.Deliveries = append(out.Deliveries, j)
+	}
+	return out
+}

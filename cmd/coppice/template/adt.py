@@ -1,0 +1,21 @@
+"""A router and a handler. Both run in worker processes: what they print is captured, what they raise is recorded with its
+traceback, and if they hang or crash they are cut down and started again."""
+
+from coppice_worker import router, handler, Send, Drop
+
+
+@router
+def route(msg, ctx):
+    """Choose the handlers of a message: any number of them, or none."""
+    return ["admit"] if msg.hl7["MSH-9.1"] == "ADT" else []
+
+
+@handler
+def admit(msg, ctx):
+    """Answer Send, a list of them, Drop with a reason, or None."""
+    h = msg.hl7  # lossless: bytes that are not touched stay as they were
+    if not h["PID-3.1"]:
+        return Drop("no MRN")
+    msg.tag(mrn=h["PID-3.1"])
+    h["PV1-3.4"] = ctx.settings["facility"]
+    return Send("archive", h)

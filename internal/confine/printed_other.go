@@ -1,0 +1,21 @@
+//go:build !unix
+
+package confine
+
+import (
+	"os"
+	"sync"
+)
+
+// ReadPrinted reads from the pipe that a worker prints into. Here a pipe cannot be read without waiting, so that read may
+// come a moment after the bytes have left the pipe.
+func ReadPrinted(f *os.File, b []byte, lock sync.Locker, read func()) (n int, err error) {
+	n, err = f.Read(b)
+	lock.Lock()
+	defer lock.Unlock()
+	read()
+	return n, err
+}
+
+// Unread is false: it is not known here.
+func Unread([]*os.File) bool { return false }

@@ -1,0 +1,70 @@
+//go:build unix
+
+package confine
+
+import (
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// ReadPrinted reads from the pipe that a worker prints into, as f.Read does. read is called right after bytes have left
+// the pipe, under the same lock: whoever holds the lock and finds nothing Unread knows that read was called for
+// everything that had been printed by then.
+func ReadPrinted(f *os.File, b []byte, lock sync.Locker, read func()) (n int, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		lock.Lock()
+		defer lock.Unlock()
+		for {
+			n, failed = unix.Read(int(fd), b)
+			switch failed {
+			case unix.EINTR:
+				continue
+			case unix.EAGAIN:
+				return false
+			}
+			read()
+			return true
+		}
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case failed != nil:
+		return 0, os.NewSyscallError("read", failed)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// Unread says whether bytes lie in one of the pipes.
+func Unread(pipes []*os.File) bool {
+	var room [2]unix.PollFd
+	look := room[:0]
+	for _, f := range pipes {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			continue
+		}
+		// The number is used outside of Control, to look at all pipes at once. A pipe that is closed meanwhile makes the
+		// answer wrong, and its reader is over then anyway.
+		raw.Control(func(fd uintptr) { look = append(look, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}) })
+	}
+	if n, err := unix.Poll(look, 0); err != nil || n == 0 {
+		return false
+	}
+	for _, p := range look {
+		if p.Revents&unix.POLLIN != 0 {
+			return true
+		}
+	}
+	return false
+}

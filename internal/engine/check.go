@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/sandbox"
+	"coppice.dev/coppice/tree"
+)
+
+// Checked is what a check found of one worker.
+type Checked struct {
+	What  string        `json:"what"` // "handler admit", "router of inbound adt"
+	Level tree.Level    `json:"level,omitempty"`
+	Rung  string        `json:"rung,omitempty"`
+	Took  time.Duration `json:"took_ns"`
+	Error *config.Error `json:"-"` // nil if the worker is ready and offers what the file says
+	// Output are the last lines that a worker printed which could not boot.
+	Output []string `json:"output,omitempty"`
+}
+
+// Check proves the wiring of a configuration that has been parsed: it boots each worker in its sandbox, with its limits,
+// and tells what came of it, in file order. It opens no connection and touches neither store nor state, so it can run
+// beside an engine. The error is of what comes before the first worker: the interpreter, the programs.
+func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
+	tmp, err := os.MkdirTemp("", "coppice-check-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	code, err := takeSnapshot(cfg, filepath.Join(tmp, "code"))
+	if err != nil {
+		return err
+	}
+	var now *Checked
+	w, err := newWorkers(ctx, cfg, code, workerOptions{scratch: filepath.Join(tmp, "scratch"), sdk: filepath.Join(tmp, "sdk"),
+		observer: sandbox.Observer{Started: func(s sandbox.Started) {
+			now.Level, now.Rung = s.Level, s.Facts.Rung
+		}}})
+	if err != nil {
+		return err
+	}
+	for _, r := range w.order {
+		began := time.Now()
+		now = &Checked{What: r.what}
+		err := r.session.Boot(ctx)
+		now.Took = time.Since(began)
+		if ctx.Err() == nil && err != nil {
+			now.Error = cfg.Errorf(r.place, bootHint(err), "%v", err)
+			var boot *sandbox.BootError
+			if errors.As(err, &boot) {
+				now.Output = boot.Output
+			}
+		}
+		if err := r.session.Close(context.WithoutCancel(ctx)); err != nil && now.Error == nil {
+			now.Error = cfg.Errorf(r.place, "", "%v", err)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		tell(*now)
+	}
+	return nil
+}
+
+func bootHint(err error) string {
+	var level *tree.LevelError
+	var deadline *sandbox.DeadlineError
+	switch {
+	case errors.As(err, &level):
+		return `this host gives less: lower level in [sandbox], or leave it out`
+	case errors.As(err, &deadline):
+		return `code that takes longer to load needs a larger start_timeout in [sandbox]`
+	}
+	return ""
+}

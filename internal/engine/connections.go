@@ -1,0 +1,82 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/internal/connect"
+	"coppice.dev/coppice/internal/connect/file"
+	"coppice.dev/coppice/internal/connect/mllp"
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/pipeline"
+	"coppice.dev/coppice/internal/store"
+)
+
+// connect makes all connections and has the inbounds take their addresses and folders.
+func (e *Engine) connect(ctx context.Context) error {
+	for _, out := range e.cfg.Outbounds {
+		o, err := e.outbound(out)
+		if err != nil {
+			return e.cfg.Errorf([]string{"outbound", out.Name}, "", "%v", err)
+		}
+		e.outbounds[out.Name] = o
+	}
+	for _, in := range e.cfg.Inbounds {
+		i, err := e.inbound(in)
+		if err != nil {
+			return e.cfg.Errorf([]string{"inbound", in.Name}, "", "%v", err)
+		}
+		if err := i.Listen(ctx); err != nil {
+			return e.cfg.Errorf(inboundPlace(in), "is another program using it?", "%v", err)
+		}
+		e.inbounds[in.Name] = i
+	}
+	return nil
+}
+
+func inboundPlace(in config.Inbound) []string {
+	if in.MLLP != nil {
+		return []string{"inbound", in.Name, "mllp", "listen"}
+	}
+	return []string{"inbound", in.Name, "file", "dir"}
+}
+
+func (e *Engine) inbound(in config.Inbound) (connect.Inbound, error) {
+	s := sink{e}
+	if m := in.MLLP; m != nil {
+		return mllp.NewInbound(mllp.InboundConfig{Name: in.Name, Listen: m.Listen, MaxMessage: m.MaxMessage,
+			Ack: mllp.AckMode(m.Ack), Log: e.log}, s)
+	}
+	f := in.File
+	return file.NewInbound(file.InboundConfig{Name: in.Name, Dir: f.Dir, Pattern: f.Pattern, Poll: f.Poll, Stable: f.Stable,
+		MaxMessage: f.MaxMessage, After: file.After(f.After), MoveTo: f.MoveTo, Log: e.log}, s)
+}
+
+func (e *Engine) outbound(out config.Outbound) (connect.Outbound, error) {
+	if m := out.MLLP; m != nil {
+		return mllp.NewOutbound(mllp.OutboundConfig{Name: out.Name, Connect: m.Connect, AckTimeout: m.AckTimeout, Log: e.log})
+	}
+	return file.NewOutbound(file.OutboundConfig{Name: out.Name, Dir: out.File.Dir, NameTemplate: out.File.Name, Log: e.log})
+}
+
+// sink is the engine as its inbound connections see it.
+type sink struct{ e *Engine }
+
+func (s sink) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
+	id, err := s.e.pipeline.Receive(ctx, in)
+	switch {
+	case errors.Is(err, pipeline.ErrStopped):
+		return 0, connect.ErrBusy
+	case errors.Is(err, store.ErrUnknown):
+		return 0, fmt.Errorf("%w: %w", connect.ErrUnknown, err)
+	}
+	return id, err
+}
+
+func (s sink) Refuse(ctx context.Context, r message.Refusal) error { return s.e.store.Refuse(ctx, r) }
+
+func (s sink) Seen(ctx context.Context, src message.Source) (message.ID, bool, error) {
+	return s.e.store.Seen(ctx, src)
+}

@@ -1,0 +1,64 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/pipeline"
+	"coppice.dev/coppice/sandbox"
+)
+
+// Run makes one attempt in the function's session. The worker is made ready first, so that a slow start is not charged to
+// the function's deadline.
+func (r *runner) Run(ctx context.Context, m *message.Message, attempt int) (pipeline.Answer, error) {
+	if err := r.session.Boot(ctx); err != nil {
+		return pipeline.Answer{}, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, r.deadline)
+	defer cancel()
+	result, err := r.session.Dispatch(bounded, sandbox.Request{
+		Phase: r.phase, Name: r.name, Message: int64(m.ID), Inbound: m.Inbound, Type: m.Type, ControlID: m.ControlID,
+		Received: m.Received, Attempt: attempt, Body: m.Body,
+	})
+	if err != nil {
+		return pipeline.Answer{}, r.failure(err)
+	}
+	answer := pipeline.Answer{Handlers: result.Handlers, Dropped: result.Dropped, Drop: result.Drop, Tags: result.Tags,
+		Took: result.Took, Code: r.code}
+	for _, s := range result.Sends {
+		answer.Sends = append(answer.Sends, message.Send{To: s.To, Body: s.Body})
+	}
+	return answer, nil
+}
+
+// failure puts an error of the session into the pipeline's terms. What is nobody's fault stays as it is.
+func (r *runner) failure(err error) error {
+	f := &pipeline.Failure{Code: r.code}
+	switch sandbox.Blame(err) {
+	case sandbox.Message:
+		f.Blame = pipeline.TheMessage
+	case sandbox.Worker:
+		f.Blame = pipeline.TheWorker
+	default:
+		return err
+	}
+	var handler *sandbox.HandlerError
+	var deadline *sandbox.DeadlineError
+	var crash *sandbox.CrashError
+	var violation *sandbox.ViolationError
+	switch {
+	case errors.As(err, &handler):
+		f.Fault = message.Fault{Kind: "handler", Type: handler.Fault.Type, Text: handler.Fault.Text, Traceback: handler.Fault.Traceback}
+	case errors.As(err, &deadline):
+		f.Fault = message.Fault{Kind: "deadline", Text: deadline.Error()}
+		f.Took = deadline.After
+	case errors.As(err, &crash):
+		f.Fault = message.Fault{Kind: "crash", Text: crash.Error()}
+	case errors.As(err, &violation):
+		f.Fault = message.Fault{Kind: "violation", Type: violation.Violation.Name, Text: violation.Error()}
+	default:
+		f.Fault = message.Fault{Kind: "message", Text: err.Error()}
+	}
+	return f
+}

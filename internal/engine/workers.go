@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/internal/pipeline"
+	"coppice.dev/coppice/sandbox"
+	"coppice.dev/coppice/sdk/python"
+	"coppice.dev/coppice/tree"
+	"coppice.dev/coppice/wire"
+)
+
+// Routers have no keys for these yet.
+const (
+	defaultAttempts = 2
+	routerDeadline  = 5 * time.Second
+)
+
+// frameRoom is what a frame needs besides bodies: its header, and more than one send of a full-size body.
+const frameRoom = 64 << 20
+
+// workers are the sessions of a configuration: one for each handler and one for each router.
+type workers struct {
+	handlers map[string]*runner
+	routers  map[string]*runner
+	order    []*runner // in file order, routers first
+}
+
+type workerOptions struct {
+	scratch  string
+	sdk      string
+	log      *slog.Logger
+	observer sandbox.Observer
+}
+
+// newWorkers makes the sessions; it starts no worker. It finds the programs that workers are, and writes the Python SDK if
+// one of them needs it.
+func newWorkers(ctx context.Context, cfg *config.Config, code Snapshot, o workerOptions) (*workers, error) {
+	w := &workers{handlers: map[string]*runner{}, routers: map[string]*runner{}}
+	b := &building{cfg: cfg, code: code, o: o}
+	var errs config.Errors
+	add := func(to map[string]*runner, key string, place []string, ref config.Ref, r *runner, settings map[string]any) error {
+		spec, err := b.spec(ctx, place, ref, r, settings)
+		var bad *config.Error
+		if errors.As(err, &bad) {
+			errs = append(errs, bad)
+			return nil
+		}
+		if err == nil {
+			r.session, err = sandbox.New(spec)
+		}
+		if err != nil {
+			return err
+		}
+		r.place = place
+		to[key] = r
+		w.order = append(w.order, r)
+		return nil
+	}
+	for _, in := range cfg.Inbounds {
+		if in.Router == nil {
+			continue
+		}
+		r := &runner{what: "router of inbound " + in.Name, phase: wire.PhaseRoute, name: in.Router.Name, deadline: routerDeadline, code: code.Hash}
+		if err := add(w.routers, in.Name, []string{"inbound", in.Name, "router"}, *in.Router, r, nil); err != nil {
+			return nil, err
+		}
+	}
+	for _, h := range cfg.Handlers {
+		ref, key := config.Ref{Command: h.Command, Name: h.Name}, "command"
+		if h.Run != nil {
+			ref, key = *h.Run, "run"
+		}
+		r := &runner{what: "handler " + h.Name, phase: wire.PhaseHandle, name: ref.Name, deadline: h.Deadline, code: code.Hash}
+		if err := add(w.handlers, h.Name, []string{"handler", h.Name, key}, ref, r, h.Settings); err != nil {
+			return nil, err
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return w, nil
+}
+
+// close ends all sessions at the same time.
+func (w *workers) close(ctx context.Context) error {
+	errs := make([]error, len(w.order))
+	var all sync.WaitGroup
+	for i, r := range w.order {
+		all.Go(func() {
+			if err := r.session.Close(ctx); err != nil {
+				errs[i] = fmt.Errorf("close worker of %s: %w", r.what, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// building makes sessions' specs, and finds the interpreter once.
+type building struct {
+	cfg  *config.Config
+	code Snapshot
+	o    workerOptions
+
+	interpreter []string // with its arguments up to the SDK's program
+}
+
+func (b *building) spec(ctx context.Context, place []string, ref config.Ref, r *runner, settings map[string]any) (sandbox.Spec, error) {
+	spec := sandbox.Spec{
+		Name:     r.what,
+		Offers:   []wire.Offer{{Phase: r.phase, Name: r.name}},
+		Settings: settings,
+		Scratch:  b.o.scratch, StartTimeout: b.cfg.Sandbox.StartTimeout,
+		Observer: b.o.observer,
+	}
+	if level := b.cfg.Sandbox.Level; level != "" {
+		var err error
+		if spec.Level, err = tree.ParseLevel(level); err != nil {
+			return spec, b.cfg.Errorf([]string{"sandbox", "level"}, "", "%v", err)
+		}
+	}
+	if ref.File != "" {
+		python, err := b.python(ctx, place)
+		if err != nil {
+			return spec, err
+		}
+		spec.Command = python
+		spec.File = filepath.Join(b.code.Dir, filepath.FromSlash(ref.File))
+		return spec, nil
+	}
+	program, err := b.program(ref.Command[0])
+	if err != nil {
+		return spec, b.cfg.Errorf(append(place, "0"), "", "no program %q: %v", ref.Command[0], err)
+	}
+	spec.Command = append([]string{program}, ref.Command[1:]...)
+	return spec, nil
+}
+
+// program finds a worker's program. One inside the configuration's folder is taken from the snapshot.
+func (b *building) program(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		var short *exec.Error
+		if errors.As(err, &short) {
+			err = short.Err
+		}
+		return "", err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return "", err
+	}
+	if rel, err := filepath.Rel(b.cfg.Dir, path); err == nil && filepath.IsLocal(rel) {
+		return filepath.Join(b.code.Dir, rel), nil
+	}
+	return path, nil
+}
+
+// pythonQuestion makes an interpreter tell its real path and its version: the name on the PATH may be a version manager's
+// script, which costs each start 100 ms more.
+const pythonQuestion = `import sys; print(sys.executable); print("%d.%d" % sys.version_info[:2]); print(sys.version_info >= (3, 9))`
+
+func (b *building) python(ctx context.Context, place []string) ([]string, error) {
+	if b.interpreter != nil {
+		return b.interpreter, nil
+	}
+	name := b.cfg.Sandbox.Python
+	hint := `set python = "/path/to/python3" in [sandbox], or install Python 3.9 or later`
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return nil, b.cfg.Errorf(place, hint, "needs a Python interpreter, and there is no %q", name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.Sandbox.StartTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "-I", "-B", "-c", pythonQuestion)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	lines := strings.Fields(string(out))
+	switch {
+	case err != nil:
+		return nil, b.cfg.Errorf(place, hint, "cannot run %s: %v", path, err)
+	case len(lines) != 3:
+		return nil, b.cfg.Errorf(place, hint, "%s does not answer like a Python interpreter", path)
+	case lines[2] != "True":
+		return nil, b.cfg.Errorf(place, hint, "%s is Python %s, and handlers need 3.9 or later", path, lines[1])
+	}
+	sdk, err := python.WriteTo(b.o.sdk)
+	if err != nil {
+		return nil, err
+	}
+	// -I: neither the environment nor the user's own site folder changes what is imported; -B: no byte code is written
+	// into the snapshot.
+	b.interpreter = []string{lines[0], "-I", "-B", sdk}
+	return b.interpreter, nil
+}
+
+// runner is one function as the pipeline sees it.
+type runner struct {
+	what     string
+	place    []string // in the configuration
+	session  *sandbox.Session
+	phase    wire.Phase
+	name     string
+	deadline time.Duration
+	code     string
+}
+
+var _ pipeline.Runner = (*runner)(nil)

@@ -1,0 +1,64 @@
+package pipeline
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// The waits after a failure that is nobody's.
+const (
+	firstWait = time.Second
+	maxWait   = time.Minute
+)
+
+// delay is how long to wait after the nth failure in a row, from 0 on: first, doubled each time, at most longest, less up
+// to a tenth, so that what failed together does not come back together.
+func delay(first, longest time.Duration, n int) time.Duration {
+	d := first
+	for range n {
+		if d >= longest {
+			break
+		}
+		d *= 2
+	}
+	d = min(d, longest)
+	return d - time.Duration(rand.Int64N(int64(d)/10+1))
+}
+
+// hold is the state of work that waits through no fault of a message.
+type hold struct {
+	p     *Pipeline
+	what  string
+	fails int
+}
+
+// wait is called after a failure; false when ctx ended meanwhile.
+func (h *hold) wait(ctx context.Context, why error) bool {
+	d := delay(firstWait, maxWait, h.fails)
+	h.fails++
+	h.p.cfg.Log.Warn("held", "what", h.what, "why", why.Error(), "wait", d.Round(time.Millisecond))
+	if f := h.p.cfg.Observer.Held; f != nil {
+		f(h.what, why, d)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// over is called after a success.
+func (h *hold) over() {
+	if h.fails == 0 {
+		return
+	}
+	h.fails = 0
+	h.p.cfg.Log.Info("released", "what", h.what)
+	if f := h.p.cfg.Observer.Released; f != nil {
+		f(h.what)
+	}
+}

@@ -1,0 +1,268 @@
+// Package pipeline moves messages: received -> routed -> outbound -> done. It declares what it needs of a store, of a
+// runner of the user's functions and of a sender, and imports none of the packages that have them: package engine joins
+// them, and the tests use fakes and fake time.
+//
+// Order. Each inbound's messages are routed one at a time, in receive order; routing reserves a place in the lane of every
+// outbound that a chosen handler may name. Each handler takes its messages one at a time, in the order in which they were
+// planned, and its outcome fills its places or closes them. Each outbound sends the head of a lane, waits for the commit
+// of its end, and only then looks for the next. A head that is still reserved makes its lane wait, and no other.
+//
+// Nothing here is remembered that the store does not have: a crash at any moment leaves every message where its last
+// committed hand-over put it, and Run goes on from there. The exception is how long a retry still has to wait, which is
+// measured by the monotonic clock while the pipeline runs.
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"coppice.dev/coppice/internal/message"
+)
+
+// ErrStopped is returned by Receive once the pipeline stops: nothing was committed.
+var ErrStopped = errors.New("pipeline is stopping")
+
+// Store is what the pipeline needs of the durable queue; package store documents the methods.
+type Store interface {
+	Receive(ctx context.Context, in message.Incoming) (message.ID, error)
+	NextReceived(ctx context.Context, inbound string) (*message.Message, error)
+	Route(ctx context.Context, id message.ID, plans []message.Plan, run message.Outcome) error
+	FailRoute(ctx context.Context, id message.ID, run message.Outcome) error
+	NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error)
+	EndRun(ctx context.Context, run int64, out message.Outcome) error
+	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
+	Delivered(ctx context.Context, delivery int64, r message.Receipt) error
+	Retry(ctx context.Context, delivery int64, reason string, rejected bool, next time.Time) error
+	Bury(ctx context.Context, delivery int64, reason string) error
+}
+
+// Runner runs one function of the user's: a router or a handler.
+type Runner interface {
+	// Run makes one attempt on one message and returns the function's answer, or a *Failure. It returns soon after ctx
+	// ends. It is called by one goroutine at a time.
+	Run(ctx context.Context, m *message.Message, attempt int) (Answer, error)
+}
+
+// Answer is what a function answered. A router's has Handlers; a handler's has Sends, or is Dropped for a reason.
+type Answer struct {
+	Handlers []string
+	Sends    []message.Send
+	Dropped  bool
+	Drop     string
+	Tags     map[string]string
+	Took     time.Duration
+	Code     string // hash of the code that ran
+}
+
+// Blame is whose fault a failure is; it decides what becomes of the message.
+type Blame int
+
+// The three kinds of blame.
+const (
+	// Nobody's: no message pays. The work is held, and tried again after a while, for ever.
+	Nobody Blame = iota
+	// TheMessage's: the handler raised, or returned nonsense. Its part is ERROR at once.
+	TheMessage
+	// TheWorker's: crash, deadline, violation. A fresh worker gets one more attempt; then the message is poison.
+	TheWorker
+)
+
+// Failure is a Runner's error.
+type Failure struct {
+	Blame Blame
+	Fault message.Fault
+	Code  string
+	Took  time.Duration
+}
+
+func (f *Failure) Error() string {
+	if f.Fault.Type == "" {
+		return f.Fault.Text
+	}
+	return f.Fault.Type + ": " + f.Fault.Text
+}
+
+// Sender delivers to one outbound.
+type Sender interface {
+	// Send delivers the body and returns what the receiver said of it. A *message.Rejection means that it arrived and was
+	// turned down; every other error that it is to be tried again. It returns soon after ctx ends.
+	Send(ctx context.Context, d message.Delivery) (message.Receipt, error)
+}
+
+// Inbound is one inbound connection: who routes its messages.
+type Inbound struct {
+	Name     string
+	Router   Runner   // nil: every message goes to Handlers
+	Attempts int      // of the router on one message, from 1
+	Handlers []string // without a Router
+}
+
+// Handler is one handler.
+type Handler struct {
+	Name     string
+	To       []string // all outbounds that it may name
+	Attempts int      // workers that a message may cost before it is poison, from 1
+	Runner   Runner
+}
+
+// Outbound is one outbound connection.
+type Outbound struct {
+	Name   string
+	Sender Sender
+	Retry  Retry
+}
+
+// Retry says when a delivery that failed is tried again.
+type Retry struct {
+	First    time.Duration // after the first failure; it doubles with each one more
+	Max      time.Duration // the longest wait
+	Rejected int           // how often it may be rejected before it is a dead letter, from 1
+}
+
+// Config is what a pipeline is made of. Names are unique within their kind, and everything that is named exists.
+type Config struct {
+	Store     Store
+	Inbounds  []Inbound
+	Handlers  []Handler
+	Outbounds []Outbound
+	// Grace is how long, once Run's context has ended, what is under way may take to end by itself.
+	Grace    time.Duration
+	Log      *slog.Logger
+	Observer Observer
+}
+
+// Observer takes what happens. Nil fields are skipped. The functions are called from the pipeline's goroutines and must
+// not block.
+type Observer struct {
+	Received func(id message.ID, inbound string)
+	Routed   func(id message.ID, inbound string, handlers []string)
+	Ran      func(id message.ID, handler string, out message.Outcome) // handler empty: the router failed
+	Sent     func(d message.Delivery, r message.Receipt)
+	Retried  func(d message.Delivery, err error, wait time.Duration)
+	Buried   func(d message.Delivery, reason string)
+	// Held: the work of a router or handler ("inbound adt", "handler admit") waits, through no fault of a message.
+	Held func(what string, why error, wait time.Duration)
+	// Released: it goes on.
+	Released func(what string)
+}
+
+// Pipeline moves the messages of one store. Make one with New.
+type Pipeline struct {
+	cfg      Config
+	handlers map[string]*Handler
+	wake     map[string]chan struct{} // by kind and name: there may be work
+
+	mu      sync.Mutex
+	stopped bool
+}
+
+// New returns a pipeline that does nothing yet.
+func New(cfg Config) *Pipeline {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	p := &Pipeline{cfg: cfg, handlers: map[string]*Handler{}, wake: map[string]chan struct{}{}}
+	for _, in := range cfg.Inbounds {
+		p.wake[inboundLane+in.Name] = make(chan struct{}, 1)
+	}
+	for i, h := range cfg.Handlers {
+		p.handlers[h.Name] = &cfg.Handlers[i]
+		p.wake[handlerLane+h.Name] = make(chan struct{}, 1)
+	}
+	for _, o := range cfg.Outbounds {
+		p.wake[outboundLane+o.Name] = make(chan struct{}, 1)
+	}
+	return p
+}
+
+const (
+	inboundLane  = "inbound "
+	handlerLane  = "handler "
+	outboundLane = "outbound "
+)
+
+// Receive commits one message and returns its id; acknowledge it only after a nil error. It may be called from any
+// goroutine, before and while Run runs; once Run's context has ended it returns ErrStopped.
+func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
+	p.mu.Lock()
+	stopped := p.stopped
+	p.mu.Unlock()
+	if stopped {
+		return 0, ErrStopped
+	}
+	id, err := p.cfg.Store.Receive(ctx, in)
+	if err != nil {
+		return 0, fmt.Errorf("receive: %w", err)
+	}
+	if f := p.cfg.Observer.Received; f != nil {
+		f(id, in.Inbound)
+	}
+	p.kick(inboundLane + in.Inbound)
+	return id, nil
+}
+
+// Run moves messages until ctx ends, and goes on with whatever the store has. Once ctx has ended no new work is taken up;
+// what is under way has Config.Grace to end by itself, and is then cancelled, which loses nothing. Run returns nil when all
+// of it has ended.
+func (p *Pipeline) Run(ctx context.Context) error {
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	var work sync.WaitGroup
+	for i := range p.cfg.Inbounds {
+		work.Go(func() { p.routeAll(ctx, hard, &p.cfg.Inbounds[i]) })
+	}
+	for i := range p.cfg.Handlers {
+		work.Go(func() { p.handleAll(ctx, hard, &p.cfg.Handlers[i]) })
+	}
+	for i := range p.cfg.Outbounds {
+		work.Go(func() { p.sendAll(ctx, hard, &p.cfg.Outbounds[i]) })
+	}
+	ended := make(chan struct{})
+	go func() {
+		work.Wait()
+		close(ended)
+	}()
+	<-ctx.Done()
+	p.mu.Lock()
+	p.stopped = true
+	p.mu.Unlock()
+	t := time.NewTimer(p.cfg.Grace)
+	defer t.Stop()
+	select {
+	case <-ended:
+	case <-t.C:
+		cancel()
+		<-ended
+	}
+	return nil
+}
+
+// kick says that there may be work.
+func (p *Pipeline) kick(lane string) {
+	select {
+	case p.wake[lane] <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// idle waits for a kick, for a time to pass (if it is not negative), or for the end; false at the end.
+func (p *Pipeline) idle(ctx context.Context, lane string, wait time.Duration) bool {
+	var due <-chan time.Time
+	if wait >= 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case <-p.wake[lane]:
+		return true
+	case <-due:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

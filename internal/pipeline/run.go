@@ -1,0 +1,214 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"coppice.dev/coppice/internal/message"
+)
+
+// routeAll routes the messages of one inbound, oldest first, until ctx ends.
+func (p *Pipeline) routeAll(ctx, hard context.Context, in *Inbound) {
+	lane := inboundLane + in.Name
+	held := &hold{p: p, what: lane}
+	for ctx.Err() == nil {
+		m, err := p.cfg.Store.NextReceived(ctx, in.Name)
+		if err == nil && m == nil {
+			if !p.idle(ctx, lane, -1) {
+				return
+			}
+			continue
+		}
+		if err == nil {
+			err = p.route(hard, in, m)
+		}
+		if err == nil {
+			held.over()
+		} else if ctx.Err() != nil || !held.wait(ctx, err) {
+			return
+		}
+	}
+}
+
+// route has one message routed and commits the choice. An error holds the inbound.
+func (p *Pipeline) route(ctx context.Context, in *Inbound, m *message.Message) error {
+	chosen := in.Handlers
+	var out message.Outcome
+	if in.Router != nil {
+		var answer Answer
+		var err error
+		if answer, out, err = p.attempts(ctx, in.Router, in.Attempts, m); err != nil {
+			return err
+		}
+		chosen = answer.Handlers
+	}
+	if out.State != message.RunError {
+		if unknown := p.unknownHandler(chosen); unknown != "" {
+			out = refused(out, "route", fmt.Sprintf("router named %q, which is not a handler; there are %s", unknown, p.handlerNames()))
+		}
+	}
+	if out.State == message.RunError {
+		if err := p.cfg.Store.FailRoute(ctx, m.ID, out); err != nil {
+			return fmt.Errorf("record failed route of message %d: %w", m.ID, err)
+		}
+		p.ran(m.ID, "", out)
+		return nil
+	}
+	var plans []message.Plan
+	for _, name := range chosen {
+		// A router that names a handler twice means it once.
+		if !slices.ContainsFunc(plans, func(pl message.Plan) bool { return pl.Handler == name }) {
+			plans = append(plans, message.Plan{Handler: name, To: p.handlers[name].To})
+		}
+	}
+	if err := p.cfg.Store.Route(ctx, m.ID, plans, out); err != nil {
+		return fmt.Errorf("route message %d: %w", m.ID, err)
+	}
+	if f := p.cfg.Observer.Routed; f != nil {
+		f(m.ID, in.Name, chosen)
+	}
+	for _, plan := range plans {
+		p.kick(handlerLane + plan.Handler)
+	}
+	return nil
+}
+
+func (p *Pipeline) unknownHandler(names []string) string {
+	for _, name := range names {
+		if p.handlers[name] == nil {
+			return name
+		}
+	}
+	return ""
+}
+
+func (p *Pipeline) handlerNames() string {
+	var names []string
+	for _, h := range p.cfg.Handlers {
+		names = append(names, h.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// handleAll runs one handler on its messages, in planned order, until ctx ends.
+func (p *Pipeline) handleAll(ctx, hard context.Context, h *Handler) {
+	lane := handlerLane + h.Name
+	held := &hold{p: p, what: lane}
+	for ctx.Err() == nil {
+		run, m, err := p.cfg.Store.NextRun(ctx, h.Name)
+		if err == nil && run == nil {
+			if !p.idle(ctx, lane, -1) {
+				return
+			}
+			continue
+		}
+		if err == nil {
+			err = p.handle(hard, h, run, m)
+		}
+		if err == nil {
+			held.over()
+		} else if ctx.Err() != nil || !held.wait(ctx, err) {
+			return
+		}
+	}
+}
+
+// handle has one message handled and commits the outcome. An error holds the handler.
+func (p *Pipeline) handle(ctx context.Context, h *Handler, run *message.Run, m *message.Message) error {
+	answer, out, err := p.attempts(ctx, h.Runner, h.Attempts, m)
+	if err != nil {
+		return err
+	}
+	if out.State != message.RunError {
+		out = outcome(out, answer, run, h)
+	}
+	if err := p.cfg.Store.EndRun(ctx, run.ID, out); err != nil {
+		return fmt.Errorf("record outcome of message %d: %w", m.ID, err)
+	}
+	p.ran(m.ID, h.Name, out)
+	for _, to := range run.To {
+		p.kick(outboundLane + to) // a place that was closed may set the lane free, too
+	}
+	return nil
+}
+
+func (p *Pipeline) ran(id message.ID, handler string, out message.Outcome) {
+	if out.State == message.RunError {
+		p.cfg.Log.Warn("part failed", "message", id, "handler", handler, "kind", out.Fault.Kind, "type", out.Fault.Type)
+	}
+	if f := p.cfg.Observer.Ran; f != nil {
+		f(id, handler, out)
+	}
+}
+
+// outcome makes of a handler's answer what is committed. A destination outside of those for which places were reserved
+// fails the whole answer: what one handler sends goes out all or none.
+func outcome(out message.Outcome, a Answer, run *message.Run, h *Handler) message.Outcome {
+	for _, s := range a.Sends {
+		if !slices.Contains(run.To, s.To) {
+			return refused(out, "destination", fmt.Sprintf("handler %q sent to %q, which is not among its to = [%s]",
+				h.Name, s.To, quoted(run.To)))
+		}
+	}
+	switch {
+	case a.Dropped:
+		out.State, out.Reason = message.RunFiltered, a.Drop
+	case len(a.Sends) == 0:
+		out.State, out.Reason = message.RunFiltered, "handler sent nothing"
+	default:
+		out.State, out.Sends = message.RunSent, a.Sends
+	}
+	return out
+}
+
+func refused(out message.Outcome, kind, text string) message.Outcome {
+	out.State, out.Reason = message.RunError, text
+	out.Fault = &message.Fault{Kind: kind, Text: text}
+	return out
+}
+
+func quoted(names []string) string {
+	var q []string
+	for _, n := range names {
+		q = append(q, fmt.Sprintf("%q", n))
+	}
+	return strings.Join(q, ", ")
+}
+
+// attempts runs a function on one message, on fresh workers if it has to be, and says how that ended: with an answer, or
+// with an outcome that is ERROR. An error is nobody's fault, and nothing has been decided of the message.
+func (p *Pipeline) attempts(ctx context.Context, r Runner, most int, m *message.Message) (Answer, message.Outcome, error) {
+	for n := 1; ; n++ {
+		answer, err := r.Run(ctx, m, n)
+		if err == nil {
+			return answer, message.Outcome{State: message.RunSent, Attempts: n, Code: answer.Code, Took: answer.Took, Tags: answer.Tags}, nil
+		}
+		var failure *Failure
+		if !errors.As(err, &failure) || failure.Blame == Nobody {
+			return Answer{}, message.Outcome{}, err
+		}
+		if ctx.Err() != nil {
+			return Answer{}, message.Outcome{}, context.Cause(ctx)
+		}
+		if failure.Blame == TheWorker && n < most {
+			p.cfg.Log.Warn("attempt failed", "message", m.ID, "attempt", n, "kind", failure.Fault.Kind)
+			continue
+		}
+		reason := failure.Error()
+		if failure.Blame == TheWorker {
+			reason = fmt.Sprintf("poison: %s (%s)", failure.Error(), count(n, "attempt"))
+		}
+		return Answer{}, message.Outcome{State: message.RunError, Reason: reason, Fault: &failure.Fault, Attempts: n,
+			Code: failure.Code, Took: failure.Took}, nil
+	}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

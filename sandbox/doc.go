@@ -1,0 +1,11 @@
+// Package sandbox runs untrusted code behind one call, Session.Dispatch. The code is in a worker process of its own, with
+// all the processes that it may start; it gets one message at a time over a strict protocol (package wire) and gives one
+// answer. A worker that crashes, overruns its deadline or breaks the protocol is cut down with its whole process tree
+// (package tree), proved gone, and grown again for the next dispatch.
+//
+// Three questions decide what an error means, and Blame answers them: the message's fault leaves the worker alive, the
+// worker's fault has cut it, and nobody's fault means that the dispatch may simply be made again, since the message did
+// not reach the code.
+//
+// Nothing here is global, and sessions are independent of each other.
+package sandbox

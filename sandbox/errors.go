@@ -1,0 +1,130 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"coppice.dev/coppice/tree"
+	"coppice.dev/coppice/wire"
+)
+
+// ErrClosed is returned by a dispatch whose session was closed before or under it.
+var ErrClosed = errors.New("session is closed")
+
+// HandlerError says that the function raised, or returned what no result can say. The worker lives on.
+type HandlerError struct {
+	Fault wire.Fault
+}
+
+func (e *HandlerError) Error() string {
+	if e.Fault.Text == "" {
+		return "handler raised " + e.Fault.Type
+	}
+	return "handler raised " + e.Fault.Type + ": " + e.Fault.Text
+}
+
+// TooLargeError says that the message does not fit into a frame. Nothing was sent.
+type TooLargeError struct {
+	Err error // the *wire.Violation that sending it would have been
+}
+
+func (e *TooLargeError) Error() string { return "message does not fit into a frame: " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *TooLargeError) Unwrap() error { return e.Err }
+
+// DeadlineError says that the worker had not answered when the dispatch's deadline came. It has been cut.
+type DeadlineError struct {
+	After time.Duration // from the dispatch's first byte to its deadline
+}
+
+func (e *DeadlineError) Error() string {
+	return "no answer by the deadline, after " + e.After.Round(time.Millisecond).String()
+}
+
+// CrashError says that the worker ended instead of answering.
+type CrashError struct {
+	Status tree.Status
+}
+
+func (e *CrashError) Error() string { return "worker died: " + e.Status.String() }
+
+// ViolationError says that the worker put on the wire what it may not. It has been cut.
+type ViolationError struct {
+	Violation *wire.Violation
+}
+
+func (e *ViolationError) Error() string { return e.Violation.Error() }
+
+// Unwrap returns the violation.
+func (e *ViolationError) Unwrap() error { return e.Violation }
+
+// BootError says that no worker could be made ready. No message is to blame. Err is what happened: a *HandlerError when
+// the worker could not load its code or lacks a function, *DeadlineError, *CrashError or *ViolationError when it failed
+// before it was ready, a *tree.LevelError when the host cannot give the level, an *os.PathError when the command cannot be
+// executed; or the host's own, when it is out of descriptors or of room for the scratch folder.
+type BootError struct {
+	Name   string // the session's
+	Err    error
+	Output []string // the last lines that the worker printed
+}
+
+func (e *BootError) Error() string {
+	var raised *HandlerError
+	if errors.As(e.Err, &raised) {
+		return fmt.Sprintf("worker %s cannot boot: %s: %s", e.Name, raised.Fault.Type, raised.Fault.Text)
+	}
+	return fmt.Sprintf("worker %s cannot boot: %v", e.Name, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *BootError) Unwrap() error { return e.Err }
+
+// LeftoverError says that the worker before could not be proved gone, so that no new one is started yet. The next dispatch
+// tries again.
+type LeftoverError struct {
+	Err error // a *tree.SurvivorsError; the context's cause if that ended the wait
+}
+
+func (e *LeftoverError) Error() string {
+	return "the worker before is not proved gone: " + e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *LeftoverError) Unwrap() error { return e.Err }
+
+// Fault is whose fault an error is.
+type Fault int
+
+// The answers of Blame.
+const (
+	// Nobody: no worker could be made ready, or the dispatch was cancelled, the session closed, the request wrong in itself.
+	// Another attempt changes nothing about the message.
+	Nobody Fault = iota
+	// Message: the handler raised, or the message is too large. Another worker would say the same.
+	Message
+	// Worker: crash, deadline or violation, while it had the message. A fresh worker may succeed.
+	Worker
+)
+
+// Blame says whose fault an error of Dispatch is.
+func Blame(err error) Fault {
+	// What happened at boot is wrapped, and is nobody's fault whatever it was.
+	var boot *BootError
+	if errors.As(err, &boot) {
+		return Nobody
+	}
+	var handler *HandlerError
+	var large *TooLargeError
+	var deadline *DeadlineError
+	var crash *CrashError
+	var violation *ViolationError
+	switch {
+	case errors.As(err, &handler), errors.As(err, &large):
+		return Message
+	case errors.As(err, &deadline), errors.As(err, &crash), errors.As(err, &violation):
+		return Worker
+	}
+	return Nobody
+}

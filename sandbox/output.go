@@ -1,0 +1,256 @@
+package sandbox
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"coppice.dev/coppice/internal/confine"
+)
+
+const (
+	lineCap   = 8 << 10 // bytes of a line; the rest is left out, with its size
+	lineBurst = 500     // lines at once
+	lineRate  = 200     // lines a second after that
+	lastLines = 20      // kept for the story of a cut
+	// settling is how long a dispatch waits at most until what was printed before it has been read. Only a worker that
+	// prints without end makes it wait so long.
+	settling = 5 * time.Millisecond
+)
+
+// output takes what one worker prints. It reads whatever comes, so that a worker never waits for its reader, and passes on
+// as much as is fit to be read: what the observer is too slow for is left out.
+type output struct {
+	session string
+	streams []*os.File
+	readers sync.WaitGroup
+	queue   chan Line     // to the observer; nil if there is none
+	told    chan struct{} // closed when the observer has got all of it
+
+	reading sync.Mutex // held over a read from a pipe and its note of the message
+	message int64      // what the worker was given last
+
+	mu      sync.Mutex
+	tokens  float64
+	at      time.Time
+	dropped int
+	last    [][]byte
+}
+
+func newOutput(session string, observer func(Line)) *output {
+	o := &output{session: session, tokens: lineBurst, told: make(chan struct{})}
+	if observer == nil {
+		close(o.told)
+		return o
+	}
+	o.queue = make(chan Line, lineBurst)
+	go func() {
+		defer close(o.told)
+		for line := range o.queue {
+			line.Text = escape(line.Text)
+			observer(line)
+		}
+	}()
+	return o
+}
+
+// open makes the pipes and begins to read them. It returns the worker's ends.
+func (o *output) open() (stdout, stderr *os.File, err error) {
+	r1, stdout, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	r2, stderr, err := os.Pipe()
+	if err != nil {
+		r1.Close()
+		stdout.Close()
+		return nil, nil, err
+	}
+	o.streams = []*os.File{r1, r2}
+	o.readers.Go(func() { o.read("stdout", r1) })
+	o.readers.Go(func() { o.read("stderr", r2) })
+	return stdout, stderr, nil
+}
+
+// begin says that the worker is about to get a message: what it has printed until now belongs to the one before.
+func (o *output) begin(message int64) {
+	for limit := time.Now().Add(settling); ; time.Sleep(50 * time.Microsecond) {
+		o.reading.Lock()
+		if !confine.Unread(o.streams) || time.Now().After(limit) {
+			break
+		}
+		o.reading.Unlock()
+	}
+	o.message = message
+	o.reading.Unlock()
+}
+
+// finish ends the capture of a worker that is gone: the readers get a moment for what lies in the pipes, and are then
+// closed under whoever may still hold the other ends; and the observer gets a moment for what lies in the queue.
+func (o *output) finish() {
+	read := make(chan struct{})
+	go func() {
+		o.readers.Wait()
+		close(read)
+	}()
+	within(read, lastWord)
+	for _, r := range o.streams {
+		r.Close()
+	}
+	<-read
+	if o.queue != nil {
+		o.rest()
+		close(o.queue)
+	}
+	within(o.told, lastWord)
+}
+
+// within waits for an event, for so long.
+func within(event <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-event:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// read takes lines from one stream until its end.
+func (o *output) read(stream string, r *os.File) {
+	l := lines{emit: func(message int64, text []byte) { o.line(stream, message, text) }}
+	b := make([]byte, 32<<10)
+	for {
+		var message int64
+		n, err := confine.ReadPrinted(r, b, &o.reading, func() { message = o.message })
+		l.take(message, b[:n])
+		if err != nil {
+			l.end()
+			return
+		}
+	}
+}
+
+// lines cuts a stream into lines. A line that is begun under one message and ended under another is two.
+type lines struct {
+	emit    func(message int64, text []byte)
+	message int64
+	line    []byte
+	more    int // bytes of the line beyond the cap
+	begun   bool
+}
+
+func (l *lines) take(message int64, b []byte) {
+	if message != l.message {
+		l.end()
+		l.message = message
+	}
+	for len(b) > 0 {
+		part, rest, whole := bytes.Cut(b, []byte{'\n'})
+		room := min(lineCap-len(l.line), len(part))
+		l.line = append(l.line, part[:room]...)
+		l.more += len(part) - room
+		l.begun = true
+		if whole {
+			l.end()
+		}
+		b = rest
+	}
+}
+
+// end emits what there is of a line, if one has begun.
+func (l *lines) end() {
+	if !l.begun {
+		return
+	}
+	text := bytes.TrimSuffix(l.line, []byte{'\r'})
+	if l.more > 0 {
+		text = fmt.Appendf(text, "... (%d more bytes)", l.more)
+	}
+	l.emit(l.message, text)
+	l.line, l.more, l.begun = l.line[:0], 0, false
+}
+
+// line keeps one line for the story of a cut and passes it on, unless there were too many.
+func (o *output) line(stream string, message int64, text []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.keep(text)
+	now := time.Now()
+	o.tokens = min(lineBurst, o.tokens+now.Sub(o.at).Seconds()*lineRate)
+	o.at = now
+	if o.queue == nil {
+		return
+	}
+	if o.tokens < 1 {
+		o.dropped++
+		return
+	}
+	line := Line{Session: o.session, Stream: stream, Message: message, Text: string(text), Dropped: o.dropped}
+	select {
+	case o.queue <- line:
+		o.tokens--
+		o.dropped = 0
+	default:
+		o.dropped++
+	}
+}
+
+// rest tells of lines that were left out and had none behind them.
+func (o *output) rest() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.dropped == 0 {
+		return
+	}
+	select {
+	case o.queue <- Line{Session: o.session, Message: o.message, Dropped: o.dropped}:
+	default:
+	}
+}
+
+// keep keeps the last lines, in the memory of the ones before them.
+func (o *output) keep(text []byte) {
+	var room []byte
+	if len(o.last) == lastLines {
+		room = o.last[0][:0]
+		o.last = append(o.last[:0], o.last[1:]...)
+	}
+	o.last = append(o.last, append(room, text...))
+}
+
+func (o *output) tail() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var out []string
+	for _, text := range o.last {
+		out = append(out, escape(string(text)))
+	}
+	return out
+}
+
+// escape makes a line safe to print: whatever is not printable, and not UTF-8, is written as Go would quote it.
+func escape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && size == 1, r < utf8.RuneSelf && r != '\t' && !unicode.IsPrint(r):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case r == '\t' || unicode.IsPrint(r):
+			b.WriteString(s[i : i+size])
+		case r > 0xffff:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		i += size
+	}
+	return b.String()
+}
