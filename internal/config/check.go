@@ -1,0 +1,190 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+)
+
+// check looks at what no key can tell by itself: names that point at one another, and connections that would collide.
+func (r *reader) check() {
+	r.checkPresence()
+	r.checkNames()
+	r.checkReachable()
+	r.checkListeners()
+	r.checkFolders()
+	r.checkRetries()
+}
+
+func (r *reader) checkPresence() {
+	root := r.cfg.root
+	if n := root.kids["inbound"]; n == nil || n.kind == aTable && len(n.names) == 0 {
+		r.report(root.at, []string{"inbound"}, "add a table [inbound.NAME]", "no inbound is declared")
+	}
+	if n := root.kids["handler"]; n == nil || n.kind == aTable && len(n.names) == 0 {
+		r.report(root.at, []string{"handler"}, "add a table [handler.NAME]", "no handler is declared")
+	}
+}
+
+// checkNames looks at every name in an array that stands for another table.
+func (r *reader) checkNames() {
+	r.checkArrays("inbound", "handlers", "handler", "name a handler, or give a router instead")
+	r.checkArrays("handler", "to", "outbound", "")
+}
+
+// checkArrays looks at the arrays called name in the tables of one kind: they may name tables of another kind alone.
+// A hint says that they may not be empty.
+func (r *reader) checkArrays(from, name, to, empty string) {
+	known := r.cfg.root.kids[to]
+	if known == nil {
+		known = newTable(Pos{}, Pos{})
+	}
+	if known.kind != aTable {
+		return // reported, and no name can be told
+	}
+	for _, each := range r.tables(from) {
+		array := each.node.kids[name]
+		if array == nil || array.kind != anArray {
+			continue
+		}
+		if len(array.elems) == 0 && empty != "" {
+			r.report(array.at, []string{from, each.name, name}, empty, "%s is empty", name)
+		}
+		for _, e := range array.elems {
+			if e.kind != aString || known.kids[e.text] != nil {
+				continue
+			}
+			hint := fmt.Sprintf("declare it as [%s.NAME]", to)
+			if near := closest(e.text, known.names); near != "" && !e.expanded() {
+				hint = fmt.Sprintf("did you mean %q?", near)
+			}
+			r.report(e.at, []string{from, each.name, name}, hint, "there is no %s %s", to, show(e.source, `"`))
+		}
+	}
+}
+
+type namedNode struct {
+	name string
+	node *node
+}
+
+// tables returns the tables of one kind ("inbound") in file order.
+func (r *reader) tables(kind string) []namedNode {
+	var all []namedNode
+	if n := r.cfg.root.kids[kind]; n != nil && n.kind == aTable {
+		for _, name := range n.names {
+			if n.kids[name].kind == aTable {
+				all = append(all, namedNode{name, n.kids[name]})
+			}
+		}
+	}
+	return all
+}
+
+// checkReachable reports handlers that nothing can ever choose. A router may choose any, and so may a name that could
+// not be made out.
+func (r *reader) checkReachable() {
+	chosen := map[string]bool{}
+	for _, in := range r.tables("inbound") {
+		if in.node.kids["router"] != nil {
+			return
+		}
+		if array := in.node.kids["handlers"]; array != nil {
+			for _, e := range array.elems {
+				if r.broken[e.at] {
+					return
+				}
+				chosen[e.text] = true
+			}
+		}
+	}
+	for _, h := range r.tables("handler") {
+		if !chosen[h.name] {
+			r.report(h.node.at, []string{"handler", h.name}, "name it in the handlers of an inbound, or give an inbound a router",
+				"handler %s can never run", show(h.name, `"`))
+		}
+	}
+}
+
+// checkListeners reports two inbounds that want one port.
+func (r *reader) checkListeners() {
+	for i, in := range r.cfg.Inbounds {
+		for _, before := range r.cfg.Inbounds[:i] {
+			if in.MLLP != nil && before.MLLP != nil && collide(in.MLLP.Listen, before.MLLP.Listen) {
+				path := []string{"inbound", in.Name, "mllp", "listen"}
+				r.report(r.cfg.Pos(path...), path, "",
+					"%s listens on the address of %s already", title(path[:2]), title([]string{"inbound", before.Name}))
+			}
+		}
+	}
+}
+
+// collide says whether two addresses cannot both be listened on. Host names are compared as they are written.
+func collide(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	numberA, _ := strconv.Atoi(portA)
+	numberB, _ := strconv.Atoi(portB)
+	if errA != nil || errB != nil || numberA != numberB || numberA == 0 {
+		return false
+	}
+	return hostA == hostB || anyHost(hostA) || anyHost(hostB)
+}
+
+func anyHost(host string) bool { return host == "" || net.ParseIP(host).IsUnspecified() }
+
+// checkFolders reports folders that would feed the engine with its own files, or that two connections would fight over.
+// Paths are compared as they are written; links are not followed.
+func (r *reader) checkFolders() {
+	for i, in := range r.cfg.Inbounds {
+		if in.File != nil {
+			r.checkInFolder(i, in)
+		}
+	}
+	for i, out := range r.cfg.Outbounds {
+		for _, before := range r.cfg.Outbounds[:i] {
+			if out.File != nil && before.File != nil && *out.File == *before.File && out.File.Dir != "" {
+				path := []string{"outbound", out.Name, "file", "dir"}
+				r.report(r.cfg.Pos(path...), path, "give one another folder, or another name",
+					"%s writes the same files as %s", title(path[:2]), title([]string{"outbound", before.Name}))
+			}
+		}
+	}
+}
+
+func (r *reader) checkInFolder(i int, in Inbound) {
+	path := []string{"inbound", in.Name, "file", "dir"}
+	move := []string{"inbound", in.Name, "file", "move_to"}
+	for j, other := range r.cfg.Inbounds {
+		if other.File == nil || other.File.Dir == "" {
+			continue
+		}
+		if other.File.Dir == in.File.MoveTo {
+			r.report(r.cfg.Pos(move...), move, "move them to a folder that no inbound reads",
+				"%s would move its files into the folder that %s reads", title(path[:2]), title([]string{"inbound", other.Name}))
+		}
+		if j < i && other.File.Dir == in.File.Dir && other.File.Pattern == in.File.Pattern {
+			r.report(r.cfg.Pos(path...), path, "give one another folder, or another pattern",
+				"%s reads the same files as %s", title(path[:2]), title([]string{"inbound", other.Name}))
+		}
+	}
+	for _, out := range r.cfg.Outbounds {
+		if out.File != nil && out.File.Dir == in.File.Dir && in.File.Dir != "" {
+			r.report(r.cfg.Pos(path...), path, "give one of them another folder",
+				"%s reads the folder that %s writes to: a loop", title(path[:2]), title([]string{"outbound", out.Name}))
+		}
+	}
+}
+
+func (r *reader) checkRetries() {
+	for _, out := range r.cfg.Outbounds {
+		if out.Retry.First > out.Retry.Max {
+			path := []string{"outbound", out.Name, "retry", "first"}
+			hint := ""
+			if r.cfg.root.child("outbound").child(out.Name).child("retry").child("max") == nil {
+				hint = "max is " + formatDuration(out.Retry.Max) + " where it is left out"
+			}
+			r.report(r.cfg.Pos(path...), path, hint, "retry.first is longer than retry.max")
+		}
+	}
+}

@@ -1,0 +1,117 @@
+// Package config reads coppice.toml strictly: every key is known or refused, every value is checked, and every problem
+// is reported at once with its line and column. What it returns is complete: defaults are filled in, paths are
+// absolute, names that point at one another exist.
+//
+// The keys are declared in one table (schema.go), which drives the check for unknown keys, the defaults, the ranges and
+// the reference in docs/CONFIGURATION.md.
+//
+// Secrets: ${NAME} inside a string stands for an environment variable. No error of this package repeats what such a
+// variable holds; a value is shown as it is written in the file.
+package config
+
+import "time"
+
+// Config is one coppice.toml, checked. It is not changed after Parse returns it, so any number of goroutines may read it.
+type Config struct {
+	File    string // as it was given; it begins every error
+	Dir     string // absolute: the folder that File is in, against which relative paths are resolved
+	Version int    // always 1
+
+	Store   Store
+	Sandbox Sandbox
+	// In file order each.
+	Inbounds  []Inbound
+	Handlers  []Handler
+	Outbounds []Outbound
+
+	root *node // where everything was written; never nil
+}
+
+// Store says where the durable queue is.
+type Store struct {
+	Path string // absolute
+}
+
+// Sandbox says how the workers run.
+type Sandbox struct {
+	Mode         string        // "subprocess"
+	Level        string        // the least containment that will do: "atomic", "tracked", "group" or "direct"; empty: the best there is
+	Python       string        // the interpreter of Python workers: a name to look up on PATH, or an absolute path
+	StartTimeout time.Duration // from start to ready, of one worker
+}
+
+// Inbound is a connection that messages come in by. Exactly one of MLLP and File is set, and exactly one of Router and
+// Handlers.
+type Inbound struct {
+	Name     string
+	MLLP     *MLLPIn
+	File     *FileIn
+	Router   *Ref     // asks a worker which handlers get a message
+	Handlers []string // these get every message; declared, no duplicates
+}
+
+// MLLPIn accepts MLLP over TCP.
+type MLLPIn struct {
+	Listen     string // host:port; the host may be empty (all interfaces), port 0 is any free one
+	MaxMessage int64  // bytes
+	Ack        string // "original": AA once committed
+}
+
+// FileIn picks up files from a folder. Its subfolders are not searched.
+type FileIn struct {
+	Dir        string        // absolute
+	Pattern    string        // of the file's name, as path.Match takes it
+	Poll       time.Duration // between two looks at the folder
+	Stable     time.Duration // a file that did not change for this long is whole
+	MaxMessage int64         // bytes
+	After      string        // "move" or "delete", once the message is committed
+	MoveTo     string        // absolute; empty with After "delete"
+}
+
+// Ref names a function that a worker offers. Either File or Command is set.
+type Ref struct {
+	File    string   // a Python file, relative to Dir, with slashes; it exists
+	Name    string   // what the worker calls it
+	Command []string // a program that speaks the worker protocol; Command[0] is absolute or without a folder (PATH)
+}
+
+// Handler is a function that transforms messages. Exactly one of Run and Command is set.
+type Handler struct {
+	Name     string
+	Run      *Ref           // File and Name; never Command
+	Command  []string       // as in Ref; the program offers the handler under Name
+	Protocol string         // "wire"
+	To       []string       // outbounds that it may name; declared, no duplicates, may be empty
+	Deadline time.Duration  // of one attempt
+	Settings map[string]any // string, int64, float64 (finite) or bool; never nil
+	Attempts int            // how many workers a message may cost before it is poison, 1 to 10
+}
+
+// Outbound is a connection that messages leave by. Exactly one of MLLP and File is set.
+type Outbound struct {
+	Name  string
+	MLLP  *MLLPOut
+	File  *FileOut
+	Order string // "strict"
+	Retry Retry
+}
+
+// MLLPOut sends MLLP over TCP.
+type MLLPOut struct {
+	Connect    string        // host:port
+	AckTimeout time.Duration // from the end of a send to its acknowledgement
+}
+
+// FileOut writes each delivery to a file of its own.
+type FileOut struct {
+	Dir  string // absolute
+	Name string // a template; {id} stands for the delivery's id and is always in it
+}
+
+// Retry says what happens when a delivery does not succeed.
+type Retry struct {
+	First    time.Duration // wait after the first failure; it doubles with each one more
+	Max      time.Duration // the longest wait, at least First
+	Rejected int           // how often a receiver may say AE or CE before Then
+	Then     string        // "dead_letter"
+}

@@ -1,0 +1,104 @@
+package config
+
+// reader fills a Config from nodes and collects what is wrong with them.
+type reader struct {
+	cfg    *Config
+	schema schema
+	errs   Errors
+	broken map[Pos]bool // strings whose ${NAME} could not be replaced
+}
+
+// read fills the Config, table by table.
+func (r *reader) read() {
+	top := table{r: r, node: r.cfg.root}
+	r.cfg.Version = r.readVersion(top)
+	r.cfg.Store.Path = top.table("store").file("path")
+	r.cfg.Sandbox = readSandbox(top.table("sandbox"))
+	for name, t := range top.named("inbound") {
+		r.cfg.Inbounds = append(r.cfg.Inbounds, readInbound(name, t))
+	}
+	for name, t := range top.named("handler") {
+		r.cfg.Handlers = append(r.cfg.Handlers, readHandler(name, t))
+	}
+	for name, t := range top.named("outbound") {
+		r.cfg.Outbounds = append(r.cfg.Outbounds, readOutbound(name, t))
+	}
+}
+
+func (r *reader) readVersion(top table) int {
+	if top.node.kids["version"] == nil {
+		r.report(Pos{1, 1}, []string{"version"}, "begin the file with: version = 1", `the key "version" is missing`)
+		return 1
+	}
+	return top.integer("version")
+}
+
+func readSandbox(t table) Sandbox {
+	return Sandbox{
+		Mode:         t.choice("mode"),
+		Level:        t.choice("level"),
+		Python:       t.interpreter("python"),
+		StartTimeout: t.duration("start_timeout"),
+	}
+}
+
+func readInbound(name string, t table) Inbound {
+	in := Inbound{Name: name}
+	t.oneOf(groupConnection)
+	t.oneOf(groupRoute)
+	if t.has("mllp") {
+		m := t.table("mllp")
+		in.MLLP = &MLLPIn{Listen: m.address("listen"), MaxMessage: m.size("max_message"), Ack: m.choice("ack")}
+	}
+	if t.has("file") {
+		in.File = readFileIn(t.table("file"))
+	}
+	if t.has("router") {
+		in.Router = t.ref("router")
+	}
+	in.Handlers = t.strings("handlers")
+	return in
+}
+
+func readHandler(name string, t table) Handler {
+	h := Handler{
+		Name:     name,
+		To:       t.strings("to"),
+		Deadline: t.duration("deadline"),
+		Attempts: t.integer("attempts"),
+		Settings: t.settings("settings"),
+		Protocol: t.choice("protocol"),
+	}
+	t.oneOf(groupCode)
+	if t.has("run") {
+		h.Run = t.ref("run")
+		if p := t.node.child("protocol"); p != nil {
+			t.report(p.key, "protocol", "", "protocol goes with command, not with run")
+		}
+	}
+	if t.has("command") {
+		h.Command = t.command("command")
+	}
+	return h
+}
+
+func readOutbound(name string, t table) Outbound {
+	out := Outbound{Name: name, Order: t.choice("order")}
+	t.oneOf(groupConnection)
+	if t.has("mllp") {
+		m := t.table("mllp")
+		out.MLLP = &MLLPOut{Connect: m.address("connect"), AckTimeout: m.duration("ack_timeout")}
+	}
+	if t.has("file") {
+		f := t.table("file")
+		out.File = &FileOut{Dir: f.file("dir"), Name: f.template("name")}
+	}
+	retry := t.table("retry")
+	out.Retry = Retry{
+		First:    retry.duration("first"),
+		Max:      retry.duration("max"),
+		Rejected: retry.integer("rejected"),
+		Then:     retry.choice("then"),
+	}
+	return out
+}

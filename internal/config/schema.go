@@ -1,0 +1,233 @@
+package config
+
+import (
+	"math"
+	"time"
+)
+
+// form is what a key's value may be, in the words of the reference.
+type form string
+
+const (
+	formTable    form = "table"
+	formNamed    form = "tables, one for each name"
+	formString   form = "string"
+	formPath     form = "path"
+	formAddress  form = "host:port"
+	formChoice   form = "one of"
+	formInt      form = "integer"
+	formDuration form = "duration"
+	formSize     form = "size"
+	formStrings  form = "array of strings"
+	formRef      form = "reference"
+	formSettings form = "table of strings, integers, floats and booleans"
+)
+
+// key is one key of coppice.toml. The zero value of a field says nothing about it.
+type key struct {
+	path     string // dotted; * stands for a name that the user chooses
+	name     string // its last part; newSchema sets it
+	form     form
+	field    string // what it sets, from Config; empty for what is not supported yet
+	required bool
+	def      string // as written in TOML, without quotes; empty: none, or the doc tells
+	min, max int64  // of integers, durations (ns) and sizes (bytes)
+	choices  []choice
+	group    string // exactly one key of a group is given
+	doc      string // one sentence for the reference
+
+	later bool   // named in the design, refused for now
+	hint  string // with later: how to go on without it
+}
+
+// choice is one word that a key may hold.
+type choice struct {
+	name  string
+	later bool // refused for now
+	hint  string
+}
+
+// Groups of keys that exclude one another.
+const (
+	groupConnection = "connection"
+	groupRoute      = "route"
+	groupCode       = "code"
+)
+
+const (
+	millisecond = int64(time.Millisecond)
+	minute      = int64(time.Minute)
+	hour        = int64(time.Hour)
+)
+
+// maxMessage leaves room for a header in a frame of 64 MiB.
+const maxMessage = 63 << 20
+
+// schema is all keys by path, and those directly under each pattern (the top level is "") in the order of keyList.
+type schema struct {
+	key   map[string]key
+	under map[string][]key
+}
+
+func newSchema() schema {
+	s := schema{key: map[string]key{}, under: map[string][]key{}}
+	for _, k := range keyList() {
+		parent, name, nested := cutLast(k.path, ".")
+		if !nested {
+			parent, name = "", k.path
+		}
+		k.name = name
+		s.key[k.path] = k
+		s.under[parent] = append(s.under[parent], k)
+	}
+	return s
+}
+
+// keyList is the schema as it is written, parents before their children.
+func keyList() []key {
+	var keys []key
+	for _, some := range [][]key{topKeys(), sandboxKeys(), inboundKeys(), handlerKeys(), outboundKeys()} {
+		keys = append(keys, some...)
+	}
+	return keys
+}
+
+func topKeys() []key {
+	return []key{
+		{path: "version", form: formInt, field: "Version", required: true, min: 1, max: 1, doc: "The version of this format."},
+		{path: "store", form: formTable, doc: "The durable queue."},
+		{path: "store.path", form: formPath, field: "Store.Path", def: "var/coppice.db", doc: "The store's file."},
+		{path: "store.retention", later: true, hint: "leave it out: nothing is removed from the store yet"},
+		{path: "store.min_free", later: true, hint: "leave it out, and watch the disk by other means"},
+		{path: "sandbox", form: formTable, doc: "How workers run."},
+		{path: "inbound", form: formNamed, doc: "Connections that messages come in by."},
+		{path: "handler", form: formNamed, doc: "Functions that transform messages."},
+		{path: "outbound", form: formNamed, doc: "Connections that messages leave by."},
+		{path: "alerts", later: true, hint: "leave it out, and watch the engine's log"},
+	}
+}
+
+func sandboxKeys() []key {
+	return []key{
+		{path: "sandbox.mode", form: formChoice, field: "Sandbox.Mode", def: "subprocess", choices: []choice{
+			{name: "subprocess"},
+			{name: "off", later: true, hint: `use "subprocess"`},
+			{name: "isolated", later: true, hint: `use "subprocess"`},
+		}, doc: "What a worker may do."},
+		{path: "sandbox.level", form: formChoice, field: "Sandbox.Level", choices: []choice{
+			{name: "atomic"}, {name: "tracked"}, {name: "group"}, {name: "direct"},
+		}, doc: "The least containment that will do; left out, the best that the host has."},
+		{path: "sandbox.python", form: formString, field: "Sandbox.Python", def: "python3",
+			doc: "The interpreter of Python workers: a name to look up on PATH, or a path."},
+		{path: "sandbox.start_timeout", form: formDuration, field: "Sandbox.StartTimeout", def: "10s", min: 10 * millisecond, max: 10 * minute,
+			doc: "How long a worker may take from start to ready."},
+	}
+}
+
+func inboundKeys() []key {
+	return []key{
+		{path: "inbound.*.mllp", form: formTable, group: groupConnection, doc: "Accept MLLP over TCP."},
+		{path: "inbound.*.mllp.listen", form: formAddress, field: "Inbounds.MLLP.Listen", required: true,
+			doc: "Where to listen; without a host on all interfaces, with port 0 on any free port."},
+		{path: "inbound.*.mllp.max_message", form: formSize, field: "Inbounds.MLLP.MaxMessage", def: "16MiB", min: 1, max: maxMessage,
+			doc: "The largest message; a larger one is refused."},
+		{path: "inbound.*.mllp.ack", form: formChoice, field: "Inbounds.MLLP.Ack", def: "original", choices: []choice{
+			{name: "original"},
+			{name: "enhanced", later: true, hint: `use "original": AA once the message is on disk, whatever MSH-15 and MSH-16 say`},
+			{name: "none", later: true, hint: `use "original"; most senders that want no acknowledgement ignore one`},
+		}, doc: "How to acknowledge: AA once the message is on disk."},
+		{path: "inbound.*.mllp.tls", later: true, hint: "let a TLS proxy on this host, such as stunnel, take the connection"},
+
+		{path: "inbound.*.file", form: formTable, group: groupConnection, doc: "Pick up files from a folder."},
+		{path: "inbound.*.file.dir", form: formPath, field: "Inbounds.File.Dir", required: true, doc: "The folder; subfolders are not searched."},
+		{path: "inbound.*.file.pattern", form: formString, field: "Inbounds.File.Pattern", def: "*.hl7",
+			doc: "Which names to pick up: * stands for any characters, ? for one, [a-z] for one of a range."},
+		{path: "inbound.*.file.poll", form: formDuration, field: "Inbounds.File.Poll", def: "1s", min: 10 * millisecond, max: hour,
+			doc: "How often to look."},
+		{path: "inbound.*.file.stable", form: formDuration, field: "Inbounds.File.Stable", def: "2s", min: 0, max: hour,
+			doc: "How long a file must not have changed before it counts as whole."},
+		{path: "inbound.*.file.max_message", form: formSize, field: "Inbounds.File.MaxMessage", def: "16MiB", min: 1, max: maxMessage,
+			doc: "The largest file; a larger one is refused."},
+		{path: "inbound.*.file.after", form: formChoice, field: "Inbounds.File.After", def: "move",
+			choices: []choice{{name: "move"}, {name: "delete"}}, doc: "What becomes of a file once its message is on disk."},
+		{path: "inbound.*.file.move_to", form: formPath, field: "Inbounds.File.MoveTo",
+			doc: "Where `after = \"move\"` moves files; left out, to `done` in the folder."},
+
+		{path: "inbound.*.router", form: formRef, field: "Inbounds.Router", group: groupRoute,
+			doc: "The function that chooses handlers for a message."},
+		{path: "inbound.*.router.command", form: formStrings, field: "Inbounds.Router.Command", required: true,
+			doc: "A worker written with the Go SDK, with its arguments."},
+		{path: "inbound.*.router.name", form: formString, field: "Inbounds.Router.Name", required: true,
+			doc: "What that worker calls its router."},
+		{path: "inbound.*.handlers", form: formStrings, field: "Inbounds.Handlers", group: groupRoute,
+			doc: "The handlers that get every message: no router, no dispatch."},
+		{path: "inbound.*.http", later: true, group: groupConnection, hint: "use mllp or file"},
+		{path: "inbound.*.nats", later: true, group: groupConnection, hint: "use mllp or file"},
+		{path: "inbound.*.split", later: true, hint: "leave it out: a batch is one message, and a handler may take it apart"},
+		{path: "inbound.*.duplicates", later: true, hint: "leave it out: every message that arrives is processed"},
+		{path: "inbound.*.was", later: true, hint: "let the old name drain before you rename it"},
+	}
+}
+
+func handlerKeys() []key {
+	return []key{
+		{path: "handler.*.run", form: formRef, field: "Handlers.Run", group: groupCode, doc: "A function in a Python file."},
+		{path: "handler.*.command", form: formStrings, field: "Handlers.Command", group: groupCode,
+			doc: "A worker written with the Go SDK, with its arguments; it offers the handler under the table's name."},
+		{path: "handler.*.protocol", form: formChoice, field: "Handlers.Protocol", def: "wire", choices: []choice{
+			{name: "wire"},
+			{name: "exec", later: true, hint: `use "wire", with a worker written with an SDK`},
+		}, doc: "What `command` speaks."},
+		{path: "handler.*.to", form: formStrings, field: "Handlers.To", required: true,
+			doc: "All outbounds that the handler may name; `[]` for one that sends nothing."},
+		{path: "handler.*.deadline", form: formDuration, field: "Handlers.Deadline", def: "5s", min: millisecond, max: hour,
+			doc: "How long one attempt at one message may take."},
+		{path: "handler.*.attempts", form: formInt, field: "Handlers.Attempts", def: "2", min: 1, max: 10,
+			doc: "How many workers a message may cost before it is poison."},
+		{path: "handler.*.settings", form: formSettings, field: "Handlers.Settings", doc: "Reaches the handler as `ctx.settings`."},
+		{path: "handler.*.hold_after", later: true, hint: "leave it out: a failed message becomes a dead letter, which can be replayed"},
+		{path: "handler.*.per", later: true, hint: "leave it out: each handler has one worker"},
+		{path: "handler.*.was", later: true, hint: "let the old name drain before you rename it"},
+	}
+}
+
+func outboundKeys() []key {
+	return []key{
+		{path: "outbound.*.mllp", form: formTable, group: groupConnection, doc: "Send MLLP over TCP."},
+		{path: "outbound.*.mllp.connect", form: formAddress, field: "Outbounds.MLLP.Connect", required: true, doc: "Where to connect."},
+		{path: "outbound.*.mllp.ack_timeout", form: formDuration, field: "Outbounds.MLLP.AckTimeout", def: "30s", min: millisecond, max: hour,
+			doc: "How long to wait for an acknowledgement before the connection is dropped and the message sent again."},
+		{path: "outbound.*.mllp.tls", later: true, hint: "let a TLS proxy on this host, such as stunnel, make the connection"},
+		{path: "outbound.*.file", form: formTable, group: groupConnection, doc: "Write each delivery to a file."},
+		{path: "outbound.*.file.dir", form: formPath, field: "Outbounds.File.Dir", required: true, doc: "The folder."},
+		{path: "outbound.*.file.name", form: formString, field: "Outbounds.File.Name", def: "{id}.hl7",
+			doc: "The file's name; `{id}` stands for the delivery's id and has to be in it."},
+		{path: "outbound.*.order", form: formChoice, field: "Outbounds.Order", def: "strict", choices: []choice{
+			{name: "strict"},
+			{name: "none", later: true, hint: `use "strict"`},
+		}, doc: "Deliveries from one inbound leave in the order in which their messages came."},
+		{path: "outbound.*.retry", form: formTable, doc: "What happens when a delivery does not succeed."},
+		{path: "outbound.*.retry.first", form: formDuration, field: "Outbounds.Retry.First", def: "1s", min: millisecond, max: hour,
+			doc: "The wait after the first failure; it doubles with each one more."},
+		{path: "outbound.*.retry.max", form: formDuration, field: "Outbounds.Retry.Max", def: "5m", min: millisecond, max: 24 * hour,
+			doc: "The longest wait."},
+		{path: "outbound.*.retry.rejected", form: formInt, field: "Outbounds.Retry.Rejected", def: "3", min: 1, max: math.MaxInt16,
+			doc: "How often the receiver may answer AE or CE before `then`."},
+		{path: "outbound.*.retry.then", form: formChoice, field: "Outbounds.Retry.Then", def: "dead_letter", choices: []choice{
+			{name: "dead_letter"},
+			{name: "hold", later: true, hint: `use "dead_letter": the message is kept with the reason, and can be replayed`},
+		}, doc: "What becomes of a rejected delivery."},
+		{path: "outbound.*.http", later: true, group: groupConnection, hint: "use mllp or file"},
+		{path: "outbound.*.nats", later: true, group: groupConnection, hint: "use mllp or file"},
+		{path: "outbound.*.parallel", later: true, hint: "leave it out: an outbound sends one delivery of a lane at a time"},
+		{path: "outbound.*.was", later: true, hint: "let the old name drain before you rename it"},
+	}
+}
+
+// dotted joins a pattern and a name; the pattern may be empty.
+func dotted(pattern, name string) string {
+	if pattern == "" {
+		return name
+	}
+	return pattern + "." + name
+}
