@@ -54,7 +54,7 @@ type Inbound struct {
 type MLLPIn struct {
 	Listen     string // host:port; the host may be empty (all interfaces), port 0 is any free one
 	MaxMessage int64  // bytes
-	Ack        string // "original": AA once committed
+	Ack        string // "original", "enhanced" or "none"
 }
 
 // FileIn picks up files from a folder. Its subfolders are not searched.

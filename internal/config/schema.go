@@ -132,10 +132,8 @@ func inboundKeys() []key {
 		{path: "inbound.*.mllp.max_message", form: formSize, field: "Inbounds.MLLP.MaxMessage", def: "16MiB", min: 1, max: maxMessage,
 			doc: "The largest message; a larger one is refused."},
 		{path: "inbound.*.mllp.ack", form: formChoice, field: "Inbounds.MLLP.Ack", def: "original", choices: []choice{
-			{name: "original"},
-			{name: "enhanced", later: true, hint: `use "original": AA once the message is on disk, whatever MSH-15 and MSH-16 say`},
-			{name: "none", later: true, hint: `use "original"; most senders that want no acknowledgement ignore one`},
-		}, doc: "How to acknowledge: AA once the message is on disk."},
+			{name: "original"}, {name: "enhanced"}, {name: "none"},
+		}, doc: `How to acknowledge, once the message is on disk: "original" with AA; "enhanced" as its MSH-15 and MSH-16 ask; "none" not at all.`},
 		{path: "inbound.*.mllp.tls", later: true, hint: "let a TLS proxy on this host, such as stunnel, take the connection"},
 
 		{path: "inbound.*.file", form: formTable, group: groupConnection, doc: "Pick up files from a folder."},
@@ -185,7 +183,7 @@ func handlerKeys() []key {
 		{path: "handler.*.attempts", form: formInt, field: "Handlers.Attempts", def: "2", min: 1, max: 10,
 			doc: "How many workers a message may cost before it is poison."},
 		{path: "handler.*.settings", form: formSettings, field: "Handlers.Settings", doc: "Reaches the handler as `ctx.settings`."},
-		{path: "handler.*.hold_after", later: true, hint: "leave it out: a failed message becomes a dead letter, which can be replayed"},
+		{path: "handler.*.hold_after", later: true, hint: "leave it out: a failed message is kept, with the reason"},
 		{path: "handler.*.per", later: true, hint: "leave it out: each handler has one worker"},
 		{path: "handler.*.was", later: true, hint: "let the old name drain before you rename it"},
 	}
@@ -215,7 +213,7 @@ func outboundKeys() []key {
 			doc: "How often the receiver may answer AE or CE before `then`."},
 		{path: "outbound.*.retry.then", form: formChoice, field: "Outbounds.Retry.Then", def: "dead_letter", choices: []choice{
 			{name: "dead_letter"},
-			{name: "hold", later: true, hint: `use "dead_letter": the message is kept with the reason, and can be replayed`},
+			{name: "hold", later: true, hint: `use "dead_letter": the message is kept, with the reason`},
 		}, doc: "What becomes of a rejected delivery."},
 		{path: "outbound.*.http", later: true, group: groupConnection, hint: "use mllp or file"},
 		{path: "outbound.*.nats", later: true, group: groupConnection, hint: "use mllp or file"},

@@ -137,17 +137,25 @@ func readFileIn(t table) *FileIn {
 	return in
 }
 
+// filePlaceholders are what the name of an outbound's files may hold; package file of the connections fills them in.
+func filePlaceholders() []string {
+	return []string{"{id}", "{message}", "{inbound}", "{handler}", "{type}", "{control_id}"}
+}
+
 // template reads the name of an outbound's files. Without {id} a delivery would overwrite the one before.
 func (t table) template(name string) string {
 	n := t.value(name, aString, `"{id}.hl7"`)
 	if n == nil {
 		return t.spec(name).def
 	}
-	fixed := strings.ReplaceAll(n.text, "{id}", "")
+	fixed := n.text
+	for _, placeholder := range filePlaceholders() {
+		fixed = strings.ReplaceAll(fixed, placeholder, "")
+	}
 	switch {
 	case strings.ContainsAny(fixed, `{}`):
-		t.report(n.at, name, "{id} is the only one", "%s: %s has an unknown placeholder", name, show(n.source, `"`))
-	case fixed == n.text:
+		t.report(n.at, name, "there are "+strings.Join(filePlaceholders(), ", "), "%s: %s has an unknown placeholder", name, show(n.source, `"`))
+	case !strings.Contains(n.text, "{id}"):
 		t.report(n.at, name, `write "{id}.hl7", for instance`,
 			"%s: without {id}, %s would name the same file for every delivery", name, show(n.source, `"`))
 	case strings.ContainsAny(fixed, `/\:*?"<>|`) || strings.ContainsFunc(fixed, unicode.IsControl) || strings.HasPrefix(n.text, "."):
