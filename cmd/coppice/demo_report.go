@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"coppice.dev/coppice/internal/message"
@@ -93,7 +92,7 @@ func (d *demo) onCut(c sandbox.Cut) {
 		return
 	}
 	took := c.Report.Took.Round(10 * time.Microsecond)
-	d.say("cut      message %d in %s: %v; %s gone in %v, level %s\n", c.Message, c.Session, c.Why, processes(c.Report.Seen), took, c.Report.Level)
+	d.say("cut      message %d in %s: %v; %s (level %s)\n", c.Message, c.Session, c.Why, gone(c.Report.Seen, took), c.Report.Level)
 	if c.Err != nil {
 		d.say("         NOT PROVED GONE: %v\n", c.Err)
 	}
@@ -101,14 +100,15 @@ func (d *demo) onCut(c sandbox.Cut) {
 		"took_ns": c.Report.Took, "level": c.Report.Level, "rung": c.Report.Rung, "proved": c.Err == nil})
 }
 
-func processes(n int) string {
+// gone tells how many processes a cut ended. What had died by itself is looked after all the same.
+func gone(n int, took time.Duration) string {
 	switch n {
 	case 0:
-		return "it had died, and nothing was left,"
+		return fmt.Sprintf("nothing of it was left, seen in %v", took)
 	case 1:
-		return "1 process"
+		return fmt.Sprintf("1 process gone in %v", took)
 	}
-	return strconv.Itoa(n) + " processes"
+	return fmt.Sprintf("%d processes gone in %v", n, took)
 }
 
 // close prints the books and says whether all is accounted for.
@@ -118,12 +118,14 @@ func (d *demo) close(books []store.Timeline, stopped error) error {
 		faults = append(faults, fmt.Sprintf("the engine did not stop well: %v", stopped))
 	}
 	d.mu.Lock()
+	left := "nothing is left running"
 	if d.started != 0 || d.unproved != 0 {
-		faults = append(faults, fmt.Sprintf("%d workers are still running, %d were not proved gone", d.started, d.unproved))
+		left = fmt.Sprintf("%d workers are still running, %d were not proved gone", d.started, d.unproved)
+		faults = append(faults, left)
 	}
-	gone := 0
+	dead := 0
 	for _, c := range d.cuts {
-		gone += c.Report.Seen
+		dead += c.Report.Seen
 	}
 	cuts := len(d.cuts)
 	d.mu.Unlock()
@@ -133,10 +135,10 @@ func (d *demo) close(books []store.Timeline, stopped error) error {
 		counts[t.Message.Disposition]++
 	}
 	archive := filepath.Join(d.dir, "out", "archive")
-	d.event("sum", map[string]any{"messages": len(books), "dispositions": counts, "cuts": cuts, "processes": gone, "level": d.level,
+	d.event("sum", map[string]any{"messages": len(books), "dispositions": counts, "cuts": cuts, "processes": dead, "level": d.level,
 		"emr": len(d.arrived), "archive": archive, "took_ns": time.Since(d.began), "faults": faults})
 	d.say("\n%s\n", d.closingTable(books, counts))
-	d.say("%d workers were cut, %d processes with them; nothing is left running\n", cuts, gone)
+	d.say("%d workers were cut or had crashed, %d processes were killed; %s\n", cuts, dead, left)
 	d.say("emr      %d messages, each once and in order, at the demonstration's own receiver\narchive  %d files in %s\n",
 		len(d.arrived), countFiles(archive), archive)
 	me := self()

@@ -301,8 +301,8 @@ func (s *sender) sum(err error) error {
 		fmt.Fprintf(s.io.err, "%d sent, %d taken, %d turned down, in %v\n", s.sent, s.taken, turned, took.Round(time.Millisecond))
 	}
 	if err != nil {
-		if s.n > 0 {
-			return fmt.Errorf("%w\n  to go on: coppice send --skip %d ...", err, s.skip+s.sent)
+		if s.sent > 0 {
+			return fmt.Errorf("%w\n  to go on, add --skip %d", err, s.skip+s.sent)
 		}
 		return err
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -27,6 +28,9 @@ type Checked struct {
 // and tells what came of it, in file order. It opens no connection and touches neither store nor state, so it can run
 // beside an engine. The error is of what comes before the first worker: the interpreter, the programs.
 func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
+	if err := checkConnections(cfg); err != nil {
+		return err
+	}
 	tmp, err := os.MkdirTemp("", "coppice-check-*")
 	if err != nil {
 		return err
@@ -63,6 +67,28 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 			return context.Cause(ctx)
 		}
 		tell(*now)
+	}
+	return nil
+}
+
+// checkConnections makes every connection, which takes hold of nothing yet.
+func checkConnections(cfg *config.Config) error {
+	e := &Engine{cfg: cfg, log: slog.New(slog.DiscardHandler)}
+	var errs config.Errors
+	for _, out := range cfg.Outbounds {
+		if o, err := e.outbound(out); err != nil {
+			errs = append(errs, cfg.Errorf(outboundPlace(out), "", "%v", err))
+		} else {
+			o.Close()
+		}
+	}
+	for _, in := range cfg.Inbounds {
+		if _, err := e.inbound(in); err != nil {
+			errs = append(errs, cfg.Errorf(inboundPlace(in), "", "%v", err))
+		}
+	}
+	if len(errs) > 0 {
+		return errs
 	}
 	return nil
 }

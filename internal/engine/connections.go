@@ -19,14 +19,14 @@ func (e *Engine) connect(ctx context.Context) error {
 	for _, out := range e.cfg.Outbounds {
 		o, err := e.outbound(out)
 		if err != nil {
-			return e.cfg.Errorf([]string{"outbound", out.Name}, "", "%v", err)
+			return e.cfg.Errorf(outboundPlace(out), "", "%v", err)
 		}
 		e.outbounds[out.Name] = o
 	}
 	for _, in := range e.cfg.Inbounds {
 		i, err := e.inbound(in)
 		if err != nil {
-			return e.cfg.Errorf([]string{"inbound", in.Name}, "", "%v", err)
+			return e.cfg.Errorf(inboundPlace(in), "", "%v", err)
 		}
 		if err := i.Listen(ctx); err != nil {
 			return e.cfg.Errorf(inboundPlace(in), "is another program using it?", "%v", err)
@@ -41,6 +41,13 @@ func inboundPlace(in config.Inbound) []string {
 		return []string{"inbound", in.Name, "mllp", "listen"}
 	}
 	return []string{"inbound", in.Name, "file", "dir"}
+}
+
+func outboundPlace(out config.Outbound) []string {
+	if out.MLLP != nil {
+		return []string{"outbound", out.Name, "mllp", "connect"}
+	}
+	return []string{"outbound", out.Name, "file", "name"}
 }
 
 func (e *Engine) inbound(in config.Inbound) (connect.Inbound, error) {
