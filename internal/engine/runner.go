@@ -56,7 +56,7 @@ func (r *runner) failure(err error) error {
 	case errors.As(err, &crash):
 		f.Fault = message.Fault{Kind: "crash", Text: crash.Error()}
 	case errors.As(err, &violation):
-		f.Fault = message.Fault{Kind: "violation", Type: violation.Violation.Name, Text: violation.Error()}
+		f.Fault = message.Fault{Kind: "violation", Type: violation.Violation.Name, Text: violation.Violation.Detail}
 	default:
 		f.Fault = message.Fault{Kind: "message", Text: err.Error()}
 	}

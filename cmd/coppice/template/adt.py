@@ -17,5 +17,6 @@ def admit(msg, ctx):
     if not h["PID-3.1"]:
         return Drop("no MRN")
     msg.tag(mrn=h["PID-3.1"])
-    h["PV1-3.4"] = ctx.settings["facility"]
+    if "PV1" in h:
+        h["PV1-3.4"] = ctx.settings["facility"]
     return Send("archive", h)
