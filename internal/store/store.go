@@ -32,10 +32,7 @@ var (
 )
 
 // Plan is one handler that routing chose, with all the outbounds that it may name.
-type Plan struct {
-	Handler string
-	To      []string
-}
+type Plan = message.Plan
 
 // Query selects messages, newest first. Empty fields do not restrict.
 type Query struct {
@@ -62,9 +59,9 @@ type Reader interface {
 	Messages(ctx context.Context, q Query) ([]message.Message, error)
 	// Timeline returns one message whole; ErrNotFound if there is none. Delivery bodies are included.
 	Timeline(ctx context.Context, id message.ID) (Timeline, error)
-	// Counts returns how many messages stand at each disposition, computed from the rows.
+	// Counts returns how many messages stand at each disposition, computed from the rows; all six are there.
 	Counts(ctx context.Context) (map[message.Disposition]int64, error)
-	// Refusals lists what inbounds turned away, newest first, at most limit.
+	// Refusals lists what inbounds turned away, newest first, at most limit (0 means 50).
 	Refusals(ctx context.Context, limit int) ([]message.Refusal, error)
 	Close() error
 }
@@ -87,7 +84,8 @@ type Store interface {
 	// Route commits the router's choice: the message becomes ROUTED with one pending run for each plan and one reserved
 	// place for each of a plan's outbounds; with no plan it becomes UNROUTED. run describes the router's own run (its
 	// State is RunSent; zero Attempts means that no router ran, and no router run is recorded).
-	// ErrStale if the message does not await routing.
+	// ErrStale if the message does not await routing. A handler planned twice, or an outbound named twice by one plan, is
+	// refused.
 	Route(ctx context.Context, id message.ID, plans []Plan, run message.Outcome) error
 	// FailRoute ends a message whose router failed on it: ERROR, with the outcome's reason and fault.
 	FailRoute(ctx context.Context, id message.ID, run message.Outcome) error
@@ -103,13 +101,33 @@ type Store interface {
 	// Heads returns the head of each lane of the outbound (one for each inbound that has something undelivered there),
 	// reserved ones included, oldest place first, bodies included for ready ones.
 	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
-	// Delivered ends a delivery that the receiver took. ErrStale if it has ended.
+	// Delivered ends a delivery that the receiver took, counting one attempt. ErrStale if it has ended. This and the two
+	// below refuse a delivery that is still reserved.
 	Delivered(ctx context.Context, delivery int64, r message.Receipt) error
-	// Retry keeps a delivery at the head of its lane, to be tried again at next. rejected counts one more rejection.
+	// Retry keeps a delivery at the head of its lane, to be tried again at next, counting one attempt. rejected
+	// counts one more rejection. ErrStale if it has ended.
 	Retry(ctx context.Context, delivery int64, reason string, rejected bool, next time.Time) error
-	// Bury ends a delivery that was rejected for good: a dead letter, and the message's disposition follows.
+	// Bury ends a delivery that was rejected for good, counting one attempt and one rejection: a dead letter, and
+	// the message's disposition follows. ErrStale if it has ended.
 	Bury(ctx context.Context, delivery int64, reason string) error
 
 	// Unfinished returns how many messages have no final disposition.
 	Unfinished(ctx context.Context) (int64, error)
+	// Waiting lists for whom unfinished work waits: inbounds with unrouted messages, handlers with pending runs, outbounds
+	// with places that have not ended.
+	Waiting(ctx context.Context) ([]Waiting, error)
+}
+
+// The kinds of Waiting.
+const (
+	KindInbound  = "inbound"
+	KindHandler  = "handler"
+	KindOutbound = "outbound"
+)
+
+// Waiting is unfinished work that belongs to one name.
+type Waiting struct {
+	Kind  string // KindInbound, KindHandler or KindOutbound
+	Name  string
+	Count int64
 }

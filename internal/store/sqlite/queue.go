@@ -1,0 +1,137 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
+)
+
+// What the engine asks all the time. Each is a few index look-ups, however long the queue is; TestPlans holds this.
+const (
+	sqlNextReceived = `SELECT ` + messageColumns + `, b.data FROM messages m JOIN bodies b ON b.id = m.body
+		WHERE m.inbound = ? AND m.disposition = 'RECEIVED' ORDER BY m.id LIMIT 1`
+
+	sqlNextRun = `SELECT ` + messageColumns + `, b.data, r.id
+		FROM runs r JOIN messages m ON m.id = r.message JOIN bodies b ON b.id = m.body
+		WHERE r.id = (SELECT id FROM runs WHERE handler = ? AND state = 'PENDING' ORDER BY id LIMIT 1)`
+
+	// A lane may be as long as an outage lasts, so lanes are found by skipping from one inbound to the next in the index
+	// of open deliveries, and only the first row of each is read.
+	sqlHeads = `WITH RECURSIVE lane (inbound) AS (
+			SELECT min(inbound) FROM deliveries WHERE outbound = ?1 AND state IN ('RESERVED','READY')
+			UNION ALL
+			SELECT (SELECT min(inbound) FROM deliveries
+				WHERE outbound = ?1 AND inbound > lane.inbound AND state IN ('RESERVED','READY'))
+			FROM lane WHERE lane.inbound IS NOT NULL
+		)
+		SELECT ` + deliveryColumns + `
+		FROM lane
+		CROSS JOIN deliveries d ON d.id = (SELECT id FROM deliveries
+			WHERE outbound = ?1 AND inbound = lane.inbound AND state IN ('RESERVED','READY') ORDER BY place, sub LIMIT 1)
+		JOIN messages m ON m.id = d.message
+		JOIN runs r ON r.id = d.run
+		LEFT JOIN bodies b ON b.id = d.body
+		ORDER BY d.place, d.sub`
+
+	sqlSeen = `SELECT message FROM sources WHERE path = ? AND size = ? AND mtime = ? AND sha256 = ?`
+
+	// While a run is pending, its places are there and nobody but its own end changes them.
+	sqlRunTo = `SELECT outbound FROM deliveries WHERE message = ? AND run = ? AND sub = 0 ORDER BY number`
+
+	// Each part walks what is open and nothing else. The index is named because the planner takes that of the inbounds,
+	// which is in order already but holds every message there ever was.
+	sqlWaiting = `SELECT 'inbound', inbound, count(*) FROM messages INDEXED BY messages_by_disposition
+			WHERE disposition = 'RECEIVED' GROUP BY inbound
+		UNION ALL SELECT 'handler', handler, count(*) FROM runs WHERE state = 'PENDING' GROUP BY handler
+		UNION ALL SELECT 'outbound', outbound, count(*) FROM deliveries WHERE state IN ('RESERVED','READY') GROUP BY outbound`
+
+	sqlUnfinished = `SELECT count(*) FROM messages WHERE disposition IN ('RECEIVED','ROUTED')`
+)
+
+// NextReceived returns the oldest message of the inbound that awaits routing; see store.Store.
+func (s *Store) NextReceived(ctx context.Context, inbound string) (*message.Message, error) {
+	var m message.Message
+	found, err := s.one(ctx, sqlNextReceived, []any{inbound}, append(messageDest(&m), bytesCol{&m.Body})...)
+	if err != nil {
+		return nil, fmt.Errorf("next message of inbound %q: %w", inbound, err)
+	}
+	if !found {
+		return nil, nil
+	}
+	return &m, nil
+}
+
+// NextRun returns the handler's oldest pending run; see store.Store.
+func (s *Store) NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error) {
+	var r message.Run
+	var m message.Message
+	dest := append(messageDest(&m), bytesCol{&m.Body}, &r.ID)
+	found, err := s.one(ctx, sqlNextRun, []any{handler}, dest...)
+	if err != nil {
+		return nil, nil, fmt.Errorf("next run of handler %q: %w", handler, err)
+	}
+	if !found {
+		return nil, nil, nil
+	}
+	r.Message, r.Handler, r.State = m.ID, handler, message.RunPending
+	err = s.each(ctx, sqlRunTo, []any{r.Message, r.ID}, func(row scanner) error {
+		var to string
+		err := row.Scan(&to)
+		r.To = append(r.To, to)
+		return err
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("places of run %d: %w", r.ID, err)
+	}
+	return &r, &m, nil
+}
+
+// Heads returns the head of each lane of the outbound; see store.Store.
+func (s *Store) Heads(ctx context.Context, outbound string) ([]message.Delivery, error) {
+	var heads []message.Delivery
+	err := s.each(ctx, sqlHeads, []any{outbound}, func(row scanner) error {
+		d, err := scanDelivery(row)
+		heads = append(heads, d)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("heads of outbound %q: %w", outbound, err)
+	}
+	return heads, nil
+}
+
+// Seen says whether a file with this identity was received already; see store.Store.
+func (s *Store) Seen(ctx context.Context, src message.Source) (message.ID, bool, error) {
+	var id message.ID
+	found, err := s.one(ctx, sqlSeen, []any{src.Path, src.Size, micros(src.ModTime), src.SHA256}, &id)
+	if err != nil {
+		return 0, false, fmt.Errorf("look up a file: %w", err)
+	}
+	return id, found, nil
+}
+
+// Unfinished returns how many messages have no final disposition.
+func (s *Store) Unfinished(ctx context.Context) (int64, error) {
+	var n int64
+	if _, err := s.one(ctx, sqlUnfinished, nil, &n); err != nil {
+		return 0, fmt.Errorf("count unfinished messages: %w", err)
+	}
+	return n, nil
+}
+
+// Waiting lists for whom unfinished work waits; see store.Store.
+func (s *Store) Waiting(ctx context.Context) ([]store.Waiting, error) {
+	var out []store.Waiting
+	err := s.each(ctx, sqlWaiting, nil, func(row scanner) error {
+		var w store.Waiting
+		err := row.Scan(&w.Kind, &w.Name, &w.Count)
+		out = append(out, w)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for waiting work: %w", err)
+	}
+	return out, nil
+}

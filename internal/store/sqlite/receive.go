@@ -1,0 +1,87 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"coppice.dev/coppice/internal/message"
+)
+
+// maxBody is SQLite's own default limit (sqlite.org/limits.html, SQLITE_MAX_LENGTH), less room for the row. It is checked
+// here because the driver passes lengths as 32 bits: a body over 2 GiB would not reach SQLite's check as what it is.
+const maxBody = 1_000_000_000 - 1024
+
+func checkBody(b []byte) error {
+	if len(b) > maxBody {
+		return fmt.Errorf("body of %d bytes is over the store's limit of %d", len(b), maxBody)
+	}
+	return nil
+}
+
+const (
+	sqlInsertBody    = `INSERT INTO bodies (data) VALUES (?)`
+	sqlInsertMessage = `INSERT INTO messages (inbound, peer, type, control_id, received, size, sha256, disposition, body)
+		VALUES (?, ?, ?, ?, ?, ?, ?, 'RECEIVED', ?)`
+	// The first message of a file keeps it: it is the one that was processed.
+	sqlInsertSource = `INSERT INTO sources (path, size, mtime, sha256, message) VALUES (?, ?, ?, ?, ?)
+		ON CONFLICT DO NOTHING`
+)
+
+// Receive commits one message and returns its id. Ids ascend in commit order. A zero in.Received means now.
+func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
+	if err := checkBody(in.Body); err != nil {
+		return 0, fmt.Errorf("receive: %w", err)
+	}
+	sum := sha256.Sum256(in.Body) // here, not on the writer, which everyone waits for
+	if in.Received.IsZero() {
+		in.Received = time.Now()
+	}
+	var id int64
+	err := s.commit(ctx, len(in.Body), func(t *tx) (err error) {
+		id, err = t.receive(in, hex.EncodeToString(sum[:]))
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("receive: %w", err)
+	}
+	return message.ID(id), nil
+}
+
+func (t *tx) receive(in message.Incoming, sum string) (int64, error) {
+	body, err := t.insert(sqlInsertBody, blob(in.Body))
+	if err != nil {
+		return 0, err
+	}
+	id, err := t.insert(sqlInsertMessage, in.Inbound, in.Peer, in.Type, in.ControlID, micros(in.Received),
+		len(in.Body), sum, body)
+	if err != nil || in.File == nil {
+		return id, err
+	}
+	f := in.File
+	return id, t.run(sqlInsertSource, f.Path, f.Size, micros(f.ModTime), f.SHA256, id)
+}
+
+const (
+	sqlInsertRefusal = `INSERT INTO refusals (inbound, peer, reason, size, at) VALUES (?, ?, ?, ?, ?)`
+	sqlTrimRefusals  = `DELETE FROM refusals WHERE id <= ?`
+)
+
+// Refuse records what an inbound turned away, and forgets the oldest refusals over Options.KeepRefusals. A zero r.At
+// means now.
+func (s *Store) Refuse(ctx context.Context, r message.Refusal) error {
+	if r.At.IsZero() {
+		r.At = time.Now()
+	}
+	err := s.commit(ctx, 0, func(t *tx) error {
+		id, err := t.insert(sqlInsertRefusal, r.Inbound, r.Peer, oneLine(r.Reason, maxDetail), r.Size, micros(r.At))
+		return errors.Join(err, t.run(sqlTrimRefusals, id-int64(s.keep)))
+	})
+	if err != nil {
+		return fmt.Errorf("record a refusal: %w", err)
+	}
+	return nil
+}

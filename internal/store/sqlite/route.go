@@ -1,0 +1,205 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
+)
+
+const (
+	sqlMessageState = `SELECT disposition, inbound FROM messages WHERE id = ?`
+	sqlMarkRouted   = `UPDATE messages SET disposition = 'ROUTED' WHERE id = ?`
+	sqlInsertRun    = `INSERT INTO runs (message, handler, state) VALUES (?, ?, 'PENDING')`
+	sqlTakePlaces   = `UPDATE meta SET value = value + ? WHERE name = 'place' RETURNING value`
+	sqlReserve      = `INSERT INTO deliveries (message, number, run, inbound, outbound, place, sub, state)
+		VALUES (?, ?, ?, ?, ?, ?, 0, 'RESERVED')`
+)
+
+// Route commits the router's choice; see store.Store. Besides store.ErrStale and store.ErrNotFound, a plan without a
+// handler, a handler planned twice and an outbound named twice by one plan are refused, and nothing is committed.
+func (s *Store) Route(ctx context.Context, id message.ID, plans []store.Plan, run message.Outcome) error {
+	err := checkPlans(plans)
+	if err == nil && run.Attempts > 0 {
+		err = checkOutcome(run, message.RunSent)
+	}
+	if err == nil && len(run.Sends) > 0 {
+		err = errors.New("a router sends nothing")
+	}
+	if err == nil {
+		err = s.commit(ctx, 0, func(t *tx) error { return t.route(id, plans, run) })
+	}
+	if err != nil {
+		return fmt.Errorf("route message %d: %w", id, err)
+	}
+	return nil
+}
+
+func (t *tx) route(id message.ID, plans []store.Plan, run message.Outcome) error {
+	inbound, err := t.awaitsRouting(id)
+	if err != nil {
+		return err
+	}
+	if run.Attempts > 0 {
+		if err := t.recordRouter(id, run); err != nil {
+			return err
+		}
+	}
+	if err := t.reserve(id, inbound, plans); err != nil {
+		return err
+	}
+	if len(plans) == 0 {
+		return t.settle(id)
+	}
+	return t.run(sqlMarkRouted, id)
+}
+
+// FailRoute ends a message whose router failed on it; see store.Store.
+func (s *Store) FailRoute(ctx context.Context, id message.ID, run message.Outcome) error {
+	err := checkOutcome(run, message.RunError)
+	if err == nil {
+		err = s.commit(ctx, 0, func(t *tx) error {
+			if _, err := t.awaitsRouting(id); err != nil {
+				return err
+			}
+			if err := t.recordRouter(id, run); err != nil {
+				return err
+			}
+			return t.settle(id)
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("fail the routing of message %d: %w", id, err)
+	}
+	return nil
+}
+
+// awaitsRouting returns the message's inbound; store.ErrStale if it was routed already.
+func (t *tx) awaitsRouting(id message.ID) (inbound string, err error) {
+	var d message.Disposition
+	switch err := t.row(sqlMessageState, []any{id}, &d, &inbound); {
+	case errors.Is(err, sql.ErrNoRows):
+		return "", store.ErrNotFound
+	case err != nil:
+		return "", err
+	case d != message.Received:
+		return "", fmt.Errorf("%w: the message is %s", store.ErrStale, d)
+	}
+	return inbound, nil
+}
+
+// recordRouter records the router's own run, which is over by now.
+func (t *tx) recordRouter(id message.ID, run message.Outcome) error {
+	row, err := t.insert(sqlInsertRun, id, "")
+	if err != nil {
+		return err
+	}
+	return t.endRun(id, row, run)
+}
+
+// reserve makes the planned runs and their places. Places come from one counter of the whole store, so they ascend in
+// the order in which messages were routed.
+func (t *tx) reserve(id message.ID, inbound string, plans []store.Plan) error {
+	total := 0
+	for _, p := range plans {
+		total += len(p.To)
+	}
+	var place int64
+	if err := t.row(sqlTakePlaces, []any{total}, &place); err != nil {
+		return err
+	}
+	place -= int64(total)
+	number := 0
+	for _, p := range plans {
+		run, err := t.insert(sqlInsertRun, id, p.Handler)
+		if err != nil {
+			return err
+		}
+		for _, to := range p.To {
+			number, place = number+1, place+1
+			if err := t.run(sqlReserve, id, number, run, inbound, to, place); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkPlans(plans []store.Plan) error {
+	handlers := map[string]bool{}
+	for _, p := range plans {
+		switch {
+		case p.Handler == "":
+			return errors.New("a plan has no handler")
+		case handlers[p.Handler]:
+			return fmt.Errorf("handler %q is planned twice", p.Handler)
+		}
+		handlers[p.Handler] = true
+		to := map[string]bool{}
+		for _, name := range p.To {
+			switch {
+			case name == "":
+				return fmt.Errorf("handler %q has an outbound without a name", p.Handler)
+			case to[name]:
+				return fmt.Errorf("handler %q names outbound %q twice", p.Handler, name)
+			}
+			to[name] = true
+		}
+	}
+	return nil
+}
+
+// checkOutcome says whether an outcome is one of the states that are allowed here and consistent in itself.
+func checkOutcome(out message.Outcome, allowed ...message.RunState) error {
+	for _, s := range allowed {
+		if out.State != s {
+			continue
+		}
+		if len(out.Sends) > 0 && s != message.RunSent {
+			return fmt.Errorf("an outcome of %s sends nothing, this one has %d sends", s, len(out.Sends))
+		}
+		return nil
+	}
+	return fmt.Errorf("an outcome of state %q is not one of %q", out.State, allowed)
+}
+
+const (
+	sqlSettle = `SELECT
+		EXISTS (SELECT 1 FROM runs WHERE message = ?1 AND state = 'PENDING')
+			OR EXISTS (SELECT 1 FROM deliveries WHERE message = ?1 AND state IN ('RESERVED','READY')),
+		(SELECT reason FROM runs WHERE message = ?1 AND state = 'ERROR' ORDER BY id LIMIT 1),
+		(SELECT reason FROM deliveries WHERE message = ?1 AND state = 'DEAD' ORDER BY number LIMIT 1),
+		EXISTS (SELECT 1 FROM deliveries WHERE message = ?1 AND state = 'DONE'),
+		EXISTS (SELECT 1 FROM runs WHERE message = ?1 AND handler <> ''),
+		(SELECT reason FROM runs WHERE message = ?1 AND state = 'FILTERED' ORDER BY id LIMIT 1)`
+	sqlEndMessage = `UPDATE messages SET disposition = ?, reason = ?, ended = ? WHERE id = ?`
+)
+
+// settle derives the message's disposition after one of its parts has ended. While another part is open it stays ROUTED.
+// The reason is that of the first part that failed, runs before deliveries, or else of the first that filtered.
+func (t *tx) settle(id message.ID) error {
+	var (
+		open, done, planned         bool
+		runError, dead, filterCause sql.NullString
+	)
+	err := t.row(sqlSettle, []any{id}, &open, &runError, &dead, &done, &planned, &filterCause)
+	if err != nil || open {
+		return err
+	}
+	d, reason := message.Unrouted, ""
+	switch {
+	case runError.Valid:
+		d, reason = message.Error, runError.String
+	case dead.Valid:
+		d, reason = message.Error, dead.String
+	case done:
+		d = message.Processed
+	case planned:
+		d, reason = message.Filtered, filterCause.String
+	}
+	return t.run(sqlEndMessage, string(d), oneLine(reason, maxReason), micros(time.Now()), id)
+}

@@ -1,0 +1,154 @@
+package sqlite
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
+)
+
+// A body is stored once: the message's own, its pass-through deliveries and equal sends of one run share a row. Red when
+// filling.body does not look for it.
+func TestBodiesAreShared(t *testing.T) {
+	s := openAt(t, newPath(t), Options{})
+	id := receive(t, s, "adt", "the body")
+	route(t, s, id, store.Plan{Handler: "h", To: []string{"a", "b", "c", "d"}})
+	r, m, err := s.NextRun(t.Context(), "h")
+	must(t, err)
+	must(t, s.EndRun(t.Context(), r.ID, message.Outcome{State: message.RunSent, Sends: []message.Send{
+		{To: "a", Body: m.Body}, {To: "b", Body: []byte("other")}, {To: "c", Body: []byte("other")}, {To: "a", Body: m.Body},
+		{To: "d", Body: []byte("the bodY")},
+	}}))
+	if n := queryInt(t, s, "SELECT count(*) FROM bodies"); n != 3 {
+		t.Errorf("%d bodies are stored, want 3", n)
+	}
+	tl, err := s.Timeline(t.Context(), id)
+	must(t, err)
+	var got []string
+	for _, d := range tl.Deliveries {
+		got = append(got, string(d.Body))
+	}
+	if want := "the body,other,other,the bodY,the body"; strings.Join(got, ",") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Red when Refuse does not trim.
+func TestRefusalsAreBounded(t *testing.T) {
+	s := openAt(t, newPath(t), Options{KeepRefusals: 3})
+	for _, reason := range []string{"1", "2", "3", "4", "5"} {
+		must(t, s.Refuse(t.Context(), message.Refusal{Reason: reason}))
+	}
+	wantRefusals(t, s, "5, 4, 3, ")
+}
+
+// explain returns SQLite's plan of a query, a line a step.
+func explain(t *testing.T, s *Store, query string, args ...any) string {
+	t.Helper()
+	rows, err := s.db.QueryContext(context.Background(), "EXPLAIN QUERY PLAN "+query, args...)
+	plan := ""
+	must(t, scanAll(rows, err, func(row scanner) error {
+		var id, parent, unused int
+		var detail string
+		err := row.Scan(&id, &parent, &unused, &detail)
+		plan += detail + "\n"
+		return err
+	}))
+	return plan
+}
+
+// What the engine asks all the time is answered from an index, without walking a queue and without sorting one. Red when
+// any of the indexes named here is dropped from the schema.
+func TestPlans(t *testing.T) {
+	s := openAt(t, newPath(t), Options{})
+	for _, tt := range []struct {
+		name, query string
+		args        []any
+		want        []string
+	}{
+		{"NextReceived", sqlNextReceived, []any{"a"},
+			[]string{"SEARCH m USING INDEX messages_by_inbound (inbound=? AND disposition=?)"}},
+		{"NextRun", sqlNextRun, []any{"h"},
+			[]string{"SEARCH runs USING COVERING INDEX runs_pending (handler=?)"}},
+		{"Heads", sqlHeads, []any{"o"},
+			[]string{"SEARCH deliveries USING INDEX deliveries_open (outbound=?)",
+				"SEARCH deliveries USING INDEX deliveries_open (outbound=? AND inbound>?)",
+				"SEARCH deliveries USING INDEX deliveries_open (outbound=? AND inbound=?)",
+				"SEARCH d USING INTEGER PRIMARY KEY (rowid=?)"}},
+		{"RunTo", sqlRunTo, []any{1, 1}, []string{"SEARCH deliveries USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
+		{"Unfinished", sqlUnfinished, nil,
+			[]string{"SEARCH messages USING COVERING INDEX messages_by_disposition (disposition=?)"}},
+		{"Seen", sqlSeen, []any{"p", 1, 2, "h"}, []string{"SEARCH sources USING PRIMARY KEY (path=? AND size=? AND mtime=? AND sha256=?)"}},
+		{"settle", sqlSettle, []any{1},
+			[]string{"SEARCH runs USING INDEX runs_by_message (message=?)",
+				"SEARCH deliveries USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
+		{"places", sqlPlaces, []any{1, 1}, []string{"SEARCH deliveries USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
+	} {
+		plan := explain(t, s, tt.query, tt.args...)
+		for _, want := range tt.want {
+			if !strings.Contains(plan, want) {
+				t.Errorf("%s: the plan has no %q:\n%s", tt.name, want, plan)
+			}
+		}
+		wantNoScan(t, tt.name, plan, tt.name == "Heads") // which sorts the few heads, not the lanes
+	}
+}
+
+// wantNoScan checks that a plan walks no table and sorts nothing.
+func wantNoScan(t *testing.T, name, plan string, mayUseTree bool) {
+	t.Helper()
+	for line := range strings.Lines(plan) {
+		line = strings.TrimSpace(line)
+		scan := strings.HasPrefix(line, "SCAN ") && line != "SCAN lane" && line != "SCAN CONSTANT ROW"
+		if scan || (strings.Contains(line, "TEMP B-TREE") && !mayUseTree) {
+			t.Errorf("%s: the plan has %q:\n%s", name, line, plan)
+		}
+	}
+}
+
+// The list of messages stops at its limit, whatever it filters by; only a prefix of control ids is sorted. Red when
+// searchSQL asks for all dispositions of an inbound in one SELECT, and when an index is dropped.
+func TestSearchPlans(t *testing.T) {
+	s := openAt(t, newPath(t), Options{})
+	for _, tt := range []struct {
+		q     store.Query
+		types []string
+		want  string
+	}{
+		{store.Query{Inbound: "a"}, nil, "SEARCH m USING INDEX messages_by_inbound (inbound=? AND disposition=?)"},
+		{store.Query{Inbound: "a", Disposition: message.Error, Before: 9}, nil,
+			"SEARCH m USING INDEX messages_by_inbound (inbound=? AND disposition=? AND rowid<?)"},
+		{store.Query{Disposition: message.Error}, nil, "SEARCH m USING INDEX messages_by_disposition (disposition=?)"},
+		{store.Query{Disposition: message.Error, Type: "A"}, nil, "SEARCH m USING INDEX messages_by_disposition (disposition=?)"},
+		{store.Query{Type: "A"}, []string{"A1", "A2", "A3"}, "SEARCH m USING INDEX messages_by_type (type=?)"},
+		{store.Query{Type: "A", Inbound: "a"}, []string{"A1"}, "SEARCH m USING INDEX messages_by_type (type=?)"},
+	} {
+		query, args := searchSQL(tt.q, tt.types)
+		plan := explain(t, s, query, args...)
+		if !strings.Contains(plan, tt.want) {
+			t.Errorf("%+v: the plan has no %q:\n%s", tt.q, tt.want, plan)
+		}
+		wantNoScan(t, "search", plan, false)
+	}
+	query, args := searchSQL(store.Query{}, nil)
+	if plan := explain(t, s, query, args...); strings.Contains(plan, "TEMP B-TREE") {
+		t.Errorf("the newest messages are sorted:\n%s", plan)
+	}
+	query, args = searchSQL(store.Query{ControlID: "17", Inbound: "a", Disposition: message.Processed}, nil)
+	if plan := explain(t, s, query, args...); !strings.Contains(plan, "messages_by_control_id (control_id>? AND control_id<?)") {
+		t.Errorf("a control id is looked for in\n%s", plan)
+	}
+	plan := explain(t, s, sqlWaiting)
+	for _, want := range []string{"SEARCH messages USING INDEX messages_by_disposition (disposition=?)",
+		"SCAN runs USING COVERING INDEX runs_pending", "SCAN deliveries USING INDEX deliveries_open"} {
+		if !strings.Contains(plan, want) {
+			t.Errorf("waiting work is looked for in\n%s", plan)
+		}
+	}
+	plan = explain(t, s, sqlTypes, "A", "B", 5)
+	if strings.Count(plan, "USING COVERING INDEX messages_by_type") != 2 {
+		t.Errorf("the types are looked for in\n%s", plan)
+	}
+}

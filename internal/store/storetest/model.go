@@ -1,0 +1,203 @@
+package storetest
+
+import (
+	"cmp"
+	"slices"
+
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
+)
+
+// model is what a store is to do, in the plainest way: lists in memory, walked from end to end.
+type model struct {
+	messages []*modelMessage // by id
+	planned  []pendingRun    // every run that was planned, in that order
+	place    int
+}
+
+type modelMessage struct {
+	id          message.ID
+	inbound     string
+	body        string
+	disposition message.Disposition
+	reason      string
+	runs        []*modelRun
+	deliveries  []*modelDelivery // by number
+}
+
+type modelRun struct {
+	handler string
+	to      []string
+	state   message.RunState
+	reason  string
+}
+
+type modelDelivery struct {
+	message            *modelMessage
+	run                *modelRun
+	number             int
+	outbound           string
+	place, sub         int
+	state              message.DeliveryState
+	body               string
+	reason             string
+	attempts, rejected int
+}
+
+func (m *model) receive(id message.ID, inbound, body string) {
+	m.messages = append(m.messages, &modelMessage{id: id, inbound: inbound, body: body, disposition: message.Received})
+}
+
+func (m *model) route(msg *modelMessage, plans []store.Plan) {
+	msg.disposition = message.Routed
+	for _, p := range plans {
+		run := &modelRun{handler: p.Handler, to: p.To, state: message.RunPending}
+		msg.runs = append(msg.runs, run)
+		m.planned = append(m.planned, pendingRun{msg, run})
+		for _, to := range p.To {
+			m.place++
+			msg.add(&modelDelivery{run: run, outbound: to, place: m.place, state: message.Reserved})
+		}
+	}
+	msg.settle()
+}
+
+func (m *model) failRoute(msg *modelMessage, reason string) {
+	msg.runs = append(msg.runs, &modelRun{state: message.RunError, reason: reason})
+	msg.settle()
+}
+
+func (msg *modelMessage) add(d *modelDelivery) {
+	d.message, d.number = msg, len(msg.deliveries)+1
+	msg.deliveries = append(msg.deliveries, d)
+}
+
+func (m *model) endRun(msg *modelMessage, run *modelRun, out message.Outcome) {
+	run.state, run.reason = out.State, out.Reason
+	first := map[string]*modelDelivery{}
+	for _, d := range msg.deliveries {
+		if d.run == run {
+			first[d.outbound] = d
+		}
+	}
+	sends := map[string]int{}
+	for _, s := range out.Sends {
+		d := first[s.To]
+		if n := sends[s.To]; n > 0 {
+			d = &modelDelivery{run: run, outbound: s.To, place: d.place, sub: n}
+			msg.add(d)
+		}
+		sends[s.To]++
+		d.state, d.body = message.Ready, string(s.Body)
+	}
+	for to, d := range first {
+		if sends[to] == 0 {
+			d.state = message.Closed
+		}
+	}
+	msg.settle()
+}
+
+func (d *modelDelivery) delivered() {
+	d.attempts++
+	d.state = message.Delivered
+	d.message.settle()
+}
+
+func (d *modelDelivery) retry(reason string, rejected bool) {
+	d.attempts++
+	if rejected {
+		d.rejected++
+	}
+	d.reason = reason
+}
+
+func (d *modelDelivery) bury(reason string) {
+	d.attempts++
+	d.rejected++
+	d.state, d.reason = message.Dead, reason
+	d.message.settle()
+}
+
+func (d *modelDelivery) open() bool { return d.state == message.Reserved || d.state == message.Ready }
+
+// settle is the rule of dispositions.
+func (msg *modelMessage) settle() {
+	var failed, filtered []string
+	planned, done := false, false
+	for _, r := range msg.runs {
+		planned = planned || r.handler != ""
+		switch r.state {
+		case message.RunPending:
+			return
+		case message.RunError:
+			failed = append(failed, r.reason)
+		case message.RunFiltered:
+			filtered = append(filtered, r.reason)
+		}
+	}
+	for _, d := range msg.deliveries {
+		switch {
+		case d.open():
+			return
+		case d.state == message.Dead:
+			failed = append(failed, d.reason)
+		case d.state == message.Delivered:
+			done = true
+		}
+	}
+	switch {
+	case len(failed) > 0:
+		msg.disposition, msg.reason = message.Error, failed[0]
+	case done:
+		msg.disposition = message.Processed
+	case planned:
+		msg.disposition = message.Filtered
+		if len(filtered) > 0 {
+			msg.reason = filtered[0]
+		}
+	default:
+		msg.disposition = message.Unrouted
+	}
+}
+
+// heads returns the head of each lane of an outbound, by place.
+func (m *model) heads(outbound string) []*modelDelivery {
+	order := func(a, b *modelDelivery) int {
+		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(a.sub, b.sub))
+	}
+	lanes := map[string]*modelDelivery{}
+	for _, msg := range m.messages {
+		for _, d := range msg.deliveries {
+			if d.outbound != outbound || !d.open() {
+				continue
+			}
+			if h := lanes[msg.inbound]; h == nil || order(d, h) < 0 {
+				lanes[msg.inbound] = d
+			}
+		}
+	}
+	var heads []*modelDelivery
+	for _, h := range lanes {
+		heads = append(heads, h)
+	}
+	slices.SortFunc(heads, order)
+	return heads
+}
+
+// pendingRun is a run that awaits its handler, with its message.
+type pendingRun struct {
+	message *modelMessage
+	run     *modelRun
+}
+
+// pending lists the runs that await their handlers, in the order in which they were planned.
+func (m *model) pending() []pendingRun {
+	var list []pendingRun
+	for _, r := range m.planned {
+		if r.run.state == message.RunPending {
+			list = append(list, r)
+		}
+	}
+	return list
+}

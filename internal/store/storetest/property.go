@@ -1,0 +1,314 @@
+package storetest
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
+)
+
+// testModel makes random hand-overs in a store and in the model, and compares the two after each.
+func testModel(t *testing.T, open func(t *testing.T) store.Store) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := &machine{fixture: &fixture{rt, open(t)}}
+		defer func() { _ = m.s.Close() }()
+		rt.Repeat(map[string]func(*rapid.T){
+			"receive":   m.receive,
+			"route":     m.route,
+			"failRoute": m.failRoute,
+			"endRun":    m.endRun,
+			"stray":     m.stray,
+			"deliver":   m.deliver,
+			"retry":     m.retry,
+			"bury":      m.bury,
+			"stale":     m.stale,
+			"reopen":    m.reopen,
+			"":          m.check,
+		})
+		for _, msg := range m.model.messages {
+			m.checkTimeline(msg)
+		}
+	})
+}
+
+// machine is a store and its model. Few names, so that lanes and handlers meet.
+type machine struct {
+	*fixture
+	model   model
+	touched *modelMessage // by the last action
+}
+
+func inbounds() []string  { return []string{"in1", "in2", "in3"} }
+func outbounds() []string { return []string{"out1", "out2", "out3"} }
+func handlers() []string  { return []string{"h1", "h2", "h3"} }
+
+func drawReason(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"", "no", "bad segment", "später"}).Draw(t, "reason")
+}
+
+func drawBody(t *rapid.T, label string) string {
+	return rapid.SampledFrom([]string{"", "a", "MSH|^~\\&|", "\x00\xff\x0b"}).Draw(t, label)
+}
+
+// pick draws one of a list, or skips the action if there is none.
+func pick[T any](t *rapid.T, list []T, label string) T {
+	if len(list) == 0 {
+		t.Skip("no " + label)
+	}
+	return list[rapid.IntRange(0, len(list)-1).Draw(t, label)]
+}
+
+func (m *machine) receive(t *rapid.T) {
+	inbound, body := pick(t, inbounds(), "inbound"), drawBody(t, "body")
+	id := m.fixture.receive(inbound, body)
+	if n := len(m.model.messages); n > 0 && id <= m.model.messages[n-1].id {
+		t.Fatalf("id %d came after id %d", id, m.model.messages[n-1].id)
+	}
+	m.model.receive(id, inbound, body)
+	m.touched = m.model.messages[len(m.model.messages)-1]
+}
+
+// pickMessage draws a message that stands at a disposition.
+func (m *machine) pickMessage(t *rapid.T, d message.Disposition) *modelMessage {
+	var list []*modelMessage
+	for _, msg := range m.model.messages {
+		if msg.disposition == d {
+			list = append(list, msg)
+		}
+	}
+	m.touched = pick(t, list, "message")
+	return m.touched
+}
+
+func (m *machine) route(t *rapid.T) {
+	msg := m.pickMessage(t, message.Received)
+	var plans []store.Plan
+	for _, h := range rapid.SliceOfNDistinct(rapid.SampledFrom(handlers()), 0, 3, rapid.ID[string]).Draw(t, "handlers") {
+		to := rapid.SliceOfNDistinct(rapid.SampledFrom(outbounds()), 0, 3, rapid.ID[string]).Draw(t, "to")
+		plans = append(plans, store.Plan{Handler: h, To: to})
+	}
+	m.must(m.s.Route(m.ctx(), msg.id, plans, message.Outcome{State: message.RunSent}))
+	m.model.route(msg, plans)
+}
+
+func (m *machine) failRoute(t *rapid.T) {
+	msg, reason := m.pickMessage(t, message.Received), drawReason(t)
+	m.must(m.s.FailRoute(m.ctx(), msg.id, failed(reason)))
+	m.model.failRoute(msg, reason)
+}
+
+// pickRun draws a pending run, any of them, as handlers keep no order among each other.
+func (m *machine) pickRun(t *rapid.T) (*modelRun, int64) {
+	p := pick(t, m.model.pending(), "run")
+	m.touched = p.message
+	return p.run, m.fixture.run(p.message.id, p.run.handler).ID
+}
+
+func (m *machine) endRun(t *rapid.T) {
+	run, id := m.pickRun(t)
+	out := message.Outcome{State: message.RunSent, Attempts: 1}
+	switch rapid.IntRange(0, 4).Draw(t, "outcome") {
+	case 0:
+		out = filtered(drawReason(t))
+	case 1:
+		out = failed(drawReason(t))
+	default:
+		if len(run.to) == 0 {
+			break
+		}
+		for range rapid.IntRange(0, 5).Draw(t, "sends") {
+			out.Sends = append(out.Sends, message.Send{To: pick(t, run.to, "to"), Body: []byte(drawBody(t, "send"))})
+		}
+	}
+	m.must(m.s.EndRun(m.ctx(), id, out))
+	m.model.endRun(m.touched, run, out)
+}
+
+// stray sends outside of the plan, which changes nothing.
+func (m *machine) stray(t *rapid.T) {
+	run, id := m.pickRun(t)
+	out := sent()
+	for _, to := range slices.Concat(run.to, []string{"nowhere"}) {
+		out.Sends = append(out.Sends, message.Send{To: to, Body: []byte("stray")})
+	}
+	m.wantRefused("a send outside of the plan", m.s.EndRun(m.ctx(), id, out))
+}
+
+// pickReady draws a head that can be sent, with its id in the store.
+func (m *machine) pickReady(t *rapid.T) (*modelDelivery, int64) {
+	outbound := pick(t, outbounds(), "outbound")
+	var list []int
+	heads := m.model.heads(outbound)
+	for i, d := range heads {
+		if d.state == message.Ready {
+			list = append(list, i)
+		}
+	}
+	i := pick(t, list, "head")
+	m.touched = heads[i].message
+	got := m.heads(outbound)
+	if len(got) != len(heads) {
+		t.Fatalf("outbound %s has %d heads, want %d", outbound, len(got), len(heads))
+	}
+	return heads[i], got[i].ID
+}
+
+func (m *machine) deliver(t *rapid.T) {
+	d, id := m.pickReady(t)
+	m.must(m.s.Delivered(m.ctx(), id, message.Receipt{Text: "AA"}))
+	d.delivered()
+}
+
+func (m *machine) retry(t *rapid.T) {
+	d, id := m.pickReady(t)
+	reason, rejected := drawReason(t), rapid.Bool().Draw(t, "rejected")
+	m.must(m.s.Retry(m.ctx(), id, reason, rejected, time.Time{}))
+	d.retry(reason, rejected)
+}
+
+func (m *machine) bury(t *rapid.T) {
+	d, id := m.pickReady(t)
+	reason := drawReason(t)
+	m.must(m.s.Bury(m.ctx(), id, reason))
+	d.bury(reason)
+}
+
+// stale ends something a second time, which changes nothing.
+func (m *machine) stale(t *rapid.T) {
+	var list []*modelMessage
+	for _, msg := range m.model.messages {
+		if msg.disposition != message.Received {
+			list = append(list, msg)
+		}
+	}
+	m.touched = pick(t, list, "message")
+	m.wantErr(m.s.Route(m.ctx(), m.touched.id, nil, message.Outcome{State: message.RunSent}), store.ErrStale)
+	tl := m.timeline(m.touched.id)
+	for _, r := range tl.Runs {
+		if r.State != message.RunPending {
+			m.wantErr(m.s.EndRun(m.ctx(), r.ID, filtered("again")), store.ErrStale)
+		}
+	}
+	for _, d := range tl.Deliveries {
+		if d.State != message.Reserved && d.State != message.Ready {
+			m.wantErr(m.s.Bury(m.ctx(), d.ID, "again"), store.ErrStale)
+		}
+	}
+}
+
+func (m *machine) reopen(t *rapid.T) {
+	r, ok := m.s.(Reopener)
+	if !ok {
+		t.Skip("this store cannot be reopened in place")
+	}
+	s, err := r.Reopen()
+	m.must(err)
+	m.s = s
+}
+
+// check compares everything that the engine sees, and the message that the last action touched as a whole.
+func (m *machine) check(*rapid.T) {
+	for _, out := range outbounds() {
+		m.checkHeads(out)
+	}
+	m.checkQueues()
+	m.checkDispositions()
+	if m.touched != nil {
+		m.checkTimeline(m.touched)
+	}
+}
+
+func (m *machine) checkHeads(outbound string) {
+	var got, want string
+	for _, d := range m.heads(outbound) {
+		got += fmt.Sprintf("[%s %s %q %s %d/%d]", d.Name(), d.State, d.Body, d.Handler, d.Attempts, d.Rejected)
+	}
+	for _, d := range m.model.heads(outbound) {
+		name := message.Delivery{Message: d.message.id, Number: d.number}.Name()
+		want += fmt.Sprintf("[%s %s %q %s %d/%d]", name, d.state, d.body, d.run.handler, d.attempts, d.rejected)
+	}
+	equal(m.fixture, "heads of "+outbound, got, want)
+}
+
+func (m *machine) checkQueues() {
+	for _, inbound := range inbounds() {
+		var want message.ID
+		for _, msg := range m.model.messages {
+			if msg.inbound == inbound && msg.disposition == message.Received {
+				want = msg.id
+				break
+			}
+		}
+		next, err := m.s.NextReceived(m.ctx(), inbound)
+		m.must(err)
+		var got message.ID
+		if next != nil {
+			got = next.ID
+		}
+		equal(m.fixture, "next of "+inbound, got, want)
+	}
+	for _, h := range handlers() {
+		want := "none"
+		for _, p := range m.model.pending() {
+			if p.run.handler == h {
+				want = fmt.Sprintf("%d %q", p.message.id, p.run.to)
+				break
+			}
+		}
+		run, _, err := m.s.NextRun(m.ctx(), h)
+		m.must(err)
+		got := "none"
+		if run != nil {
+			got = fmt.Sprintf("%d %q", run.Message, run.To)
+		}
+		equal(m.fixture, "next of "+h, got, want)
+	}
+}
+
+func (m *machine) checkDispositions() {
+	counts, err := m.s.Counts(m.ctx())
+	m.must(err)
+	unfinished, err := m.s.Unfinished(m.ctx())
+	m.must(err)
+	list, err := m.s.Messages(m.ctx(), store.Query{Limit: len(m.model.messages) + 1})
+	m.must(err)
+	want := map[message.Disposition]int64{}
+	var gotList, wantList string
+	for i, msg := range m.model.messages {
+		want[msg.disposition]++
+		wantList += fmt.Sprintf("%d %s %s;", msg.id, msg.disposition, msg.reason)
+		if i < len(list) {
+			got := list[len(list)-1-i]
+			gotList += fmt.Sprintf("%d %s %s;", got.ID, got.Disposition, got.Reason)
+		}
+	}
+	equal(m.fixture, "messages", gotList, wantList)
+	equal(m.fixture, "number of messages", len(list), len(m.model.messages))
+	for _, d := range message.Dispositions() {
+		equal(m.fixture, "count of "+string(d), counts[d], want[d])
+	}
+	equal(m.fixture, "unfinished", unfinished, want[message.Received]+want[message.Routed])
+}
+
+func (m *machine) checkTimeline(msg *modelMessage) {
+	tl := m.timeline(msg.id)
+	got, want := fmt.Sprintf("%q", tl.Message.Body), fmt.Sprintf("%q", msg.body)
+	for _, r := range tl.Runs {
+		got += fmt.Sprintf("[%q %s %s]", r.Handler, r.State, r.Outcome.Reason)
+	}
+	for _, r := range msg.runs {
+		want += fmt.Sprintf("[%q %s %s]", r.handler, r.state, r.reason)
+	}
+	for _, d := range tl.Deliveries {
+		got += fmt.Sprintf("[%d %s>%s %s %q %s]", d.Number, d.Handler, d.Outbound, d.State, d.Body, d.Reason)
+	}
+	for _, d := range msg.deliveries {
+		want += fmt.Sprintf("[%d %s>%s %s %q %s]", d.number, d.run.handler, d.outbound, d.state, d.body, d.reason)
+	}
+	equal(m.fixture, fmt.Sprintf("timeline of message %d", msg.id), got, want)
+}

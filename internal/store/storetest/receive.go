@@ -1,0 +1,176 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
+)
+
+func testReceive(f *fixture) {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 891000, time.UTC)
+	in := message.Incoming{Inbound: "adt", Body: []byte("MSH|"), Peer: "10.0.0.1:999", Type: "ADT^A01", ControlID: "42",
+		Received: at}
+	id, err := f.s.Receive(f.ctx(), in)
+	f.must(err)
+	m := f.timeline(id).Message
+	want := message.Message{ID: id, Inbound: "adt", Peer: "10.0.0.1:999", Type: "ADT^A01", ControlID: "42", Received: at,
+		Size: 4, SHA256: fmt.Sprintf("%x", sha256.Sum256(in.Body)), Disposition: message.Received, Body: in.Body}
+	equal(f, "message", fmt.Sprintf("%+v", m), fmt.Sprintf("%+v", want))
+	equal(f, "zone", m.Received.Location(), time.UTC)
+
+	for range 10 {
+		next := f.receive("adt", "x")
+		if next <= id {
+			f.Fatalf("id %d came after id %d", next, id)
+		}
+		id = next
+	}
+	n, err := f.s.Unfinished(f.ctx())
+	f.must(err)
+	equal(f, "unfinished", n, 11)
+}
+
+// Every byte, none at all, and more than a page of them. Nil and empty are the same body, and never nil when asked for.
+func testReceiveKeepsBytes(f *fixture) {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	for _, body := range [][]byte{nil, {}, {0}, all, []byte("\ufeffMSH|^~\\&\r\n"), bytes.Repeat(all, 5000)} {
+		id, err := f.s.Receive(f.ctx(), message.Incoming{Inbound: "raw", Body: body})
+		f.must(err)
+		got := f.timeline(id).Message
+		if !bytes.Equal(got.Body, body) || got.Body == nil {
+			f.Errorf("a body of %d bytes came back as %d bytes (nil: %v)", len(body), len(got.Body), got.Body == nil)
+		}
+		equal(f, "size", got.Size, int64(len(body)))
+	}
+}
+
+func testNextReceived(f *fixture) {
+	next := func(inbound string) string {
+		m, err := f.s.NextReceived(f.ctx(), inbound)
+		f.must(err)
+		if m == nil {
+			return "none"
+		}
+		return fmt.Sprintf("%d %s %s", m.ID, m.Disposition, m.Body)
+	}
+	equal(f, "in an empty store", next("a"), "none")
+	a1, b1, a2 := f.receive("a", "one"), f.receive("b", "two"), f.receive("a", "three")
+	equal(f, "next of a", next("a"), fmt.Sprintf("%d RECEIVED one", a1))
+	equal(f, "next of b", next("b"), fmt.Sprintf("%d RECEIVED two", b1))
+	f.route(a1, plan("h"))
+	equal(f, "next of a", next("a"), fmt.Sprintf("%d RECEIVED three", a2))
+	f.route(a2)
+	equal(f, "next of a", next("a"), "none")
+	equal(f, "next of nobody", next("c"), "none")
+}
+
+func testSeen(f *fixture) {
+	src := message.Source{Path: "/in/a.hl7", Size: 3, ModTime: time.Date(2026, 1, 2, 3, 4, 5, 6789, time.UTC), SHA256: "ab"}
+	seen := func(s message.Source) string {
+		id, ok, err := f.s.Seen(f.ctx(), s)
+		f.must(err)
+		return fmt.Sprint(id, ok)
+	}
+	equal(f, "before", seen(src), "0 false")
+	id, err := f.s.Receive(f.ctx(), message.Incoming{Inbound: "file", Body: []byte("abc"), File: &src})
+	f.must(err)
+	equal(f, "after", seen(src), fmt.Sprint(id, true))
+
+	for _, change := range []func(*message.Source){
+		func(s *message.Source) { s.Path += "x" },
+		func(s *message.Source) { s.Size++ },
+		func(s *message.Source) { s.ModTime = s.ModTime.Add(time.Second) },
+		func(s *message.Source) { s.SHA256 = "cd" },
+	} {
+		other := src
+		change(&other)
+		equal(f, fmt.Sprintf("another file, %+v", other), seen(other), "0 false")
+	}
+
+	// The same file once more is a message of its own; the file stays with the first.
+	_, err = f.s.Receive(f.ctx(), message.Incoming{Inbound: "file", Body: []byte("abc"), File: &src})
+	f.must(err)
+	equal(f, "after the second", seen(src), fmt.Sprint(id, true))
+}
+
+func testRefusals(f *fixture) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for i := range 5 {
+		f.must(f.s.Refuse(f.ctx(), message.Refusal{Inbound: "adt", Peer: "p", Reason: fmt.Sprintf("no header %d\nat all", i),
+			Size: int64(i), At: at}))
+	}
+	list, err := f.s.Refusals(f.ctx(), 2)
+	f.must(err)
+	want := []message.Refusal{
+		{Inbound: "adt", Peer: "p", Reason: "no header 4 at all", Size: 4, At: at},
+		{Inbound: "adt", Peer: "p", Reason: "no header 3 at all", Size: 3, At: at},
+	}
+	equal(f, "the newest two", fmt.Sprint(list), fmt.Sprint(want))
+	counts, err := f.s.Counts(f.ctx())
+	f.must(err)
+	equal(f, "messages", counts[message.Received], 0)
+}
+
+// Ids are unique, and a message that was received after another was acknowledged has the higher one.
+func testProducers(f *fixture) {
+	const producers, each = 8, 40
+	var acknowledged atomic.Int64 // the highest id so far
+	var mu sync.Mutex
+	all := map[message.ID]bool{}
+	var wg sync.WaitGroup
+	for p := range producers {
+		wg.Go(func() {
+			for i := range each {
+				before := acknowledged.Load()
+				id, err := f.s.Receive(f.ctx(), message.Incoming{Inbound: fmt.Sprint(p), Body: fmt.Append(nil, i)})
+				if err != nil || int64(id) <= before {
+					f.Errorf("producer %d: got id %d, %v after %d was acknowledged", p, id, err, before)
+					return
+				}
+				for old := before; old < int64(id) && !acknowledged.CompareAndSwap(old, int64(id)); {
+					old = acknowledged.Load()
+				}
+				mu.Lock()
+				all[id] = true
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	equal(f, "ids", len(all), producers*each)
+	for p := range producers {
+		for i := range each {
+			m, err := f.s.NextReceived(f.ctx(), fmt.Sprint(p))
+			f.must(err)
+			if m == nil {
+				f.Fatalf("producer %d: message %d is missing", p, i)
+			}
+			equal(f, fmt.Sprintf("message %d of producer %d", i, p), string(m.Body), fmt.Sprint(i))
+			f.route(m.ID)
+		}
+	}
+}
+
+func testCanceledContext(f *fixture) {
+	ctx, cancel := context.WithCancel(f.ctx())
+	cancel()
+	_, err := f.s.Receive(ctx, message.Incoming{Inbound: "a"})
+	f.wantErr(err, context.Canceled)
+	if errors.Is(err, store.ErrUnknown) {
+		f.Errorf("a call that never began has an unknown outcome: %v", err)
+	}
+	n, err := f.s.Unfinished(f.ctx())
+	f.must(err)
+	equal(f, "messages", n, 0)
+}
