@@ -211,7 +211,7 @@ func (d *decoder) number(to *int64, low, high int64) func() error {
 func (d *decoder) frameCap(to *int) func() error {
 	return func() error {
 		n, err := d.integer(0, math.MaxUint32)
-		*to = int(n)
+		*to = int(min(n, math.MaxInt)) // an int of 32 bits holds no more
 		return err
 	}
 }

@@ -333,6 +333,9 @@ func (p *parser) value() (any, error) {
 			return nil, violation(JSONType, "null at byte %d of the header", p.at-4)
 		}
 	}
+	if c := p.peek(); c == 't' || c == 'f' || c == 'n' {
+		return nil, p.syntax("no value")
+	}
 	text, whole, err := p.number()
 	if err != nil {
 		return nil, err

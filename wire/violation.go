@@ -32,13 +32,13 @@ const (
 	SegmentOrder   = "segment-order"   // a segment is referred to out of order: skipped or repeated
 	SegmentMissing = "segment-missing" // the header refers to a segment that the frame does not have
 	SegmentLeft    = "segment-left"    // the frame has a segment that the header does not refer to
-	JSONSyntax     = "json-syntax"     // the header is not one JSON object
+	JSONSyntax     = "json-syntax"     // the header is not JSON, or more than one value
 	JSONUTF8       = "json-utf8"       // the header is not valid UTF-8, or escapes half of a surrogate pair
 	JSONDepth      = "json-depth"      // nested deeper than the cap
 	JSONDuplicate  = "json-duplicate"  // a field or key occurs twice
 	JSONField      = "json-field"      // a field that the message does not have
 	JSONMissing    = "json-missing"    // a field that the message must have is absent
-	JSONType       = "json-type"       // a field holds another type of value
+	JSONType       = "json-type"       // another type of value than is due; null
 	JSONNumber     = "json-number"     // a number that is not finite, not whole or out of its range
 	BadVersion     = "version"         // the version of the protocol is not ours
 	BadType        = "type"            // the type of the message is unknown

@@ -25,8 +25,6 @@ const (
 	routerDeadline  = 5 * time.Second
 )
 
-// frameRoom is what a frame needs besides bodies: its header, and more than one send of a full-size body.
-const frameRoom = 64 << 20
 
 // workers are the sessions of a configuration: one for each handler and one for each router.
 type workers struct {

@@ -1,0 +1,307 @@
+package python
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"coppice.dev/coppice/wire"
+)
+
+const patience = 30 * time.Second
+
+// findPython returns a python3 of at least 3.9, or skips and says so.
+func findPython(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("python3 is missing: the Python SDK is not tested here")
+	}
+	look := exec.Command(path, "-I", "-c", "import sys; print(sys.executable); sys.exit(sys.version_info < (3, 9))")
+	out, err := look.Output()
+	if err != nil {
+		t.Skipf("%s is missing, broken or older than 3.9 (%v): the Python SDK is not tested here", path, err)
+	}
+	return strings.TrimSpace(string(out)) // the interpreter itself, not a launcher in front of it
+}
+
+// The SDK's own suite.
+func TestUnittest(t *testing.T) {
+	touch(t, "coppice_worker", "tests", filepath.Join("..", "..", "protocol", "vectors"))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, findPython(t), "-B", "-W", "error", "-m", "unittest", "discover", "-s", "tests", "-v")
+	cmd.Env = append(os.Environ(), "PYTHONPATH=.")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "skipped") || strings.HasPrefix(line, "Ran ") || strings.HasPrefix(line, "SEED") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+}
+
+// touch opens the files that the suite depends on: go test repeats a cached result unless a file that the test itself
+// has opened is another one since.
+func touch(t *testing.T, folders ...string) {
+	t.Helper()
+	for _, folder := range folders {
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			if entry.Type().IsRegular() {
+				if _, err := os.ReadFile(filepath.Join(folder, entry.Name())); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// A binary holds every file of the SDK, and lays them out for their owner alone. Red with 0o644 in WriteTo.
+func TestWriteTo(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 { // a second time over the first
+		program, err := WriteTo(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if program != filepath.Join(dir, "coppice_worker", "__main__.py") {
+			t.Errorf("the program is %s", program)
+		}
+	}
+	entries, err := os.ReadDir("coppice_worker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			continue
+		}
+		want, err := os.ReadFile(filepath.Join("coppice_worker", entry.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(dir, "coppice_worker", entry.Name()))
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: written as %d bytes, want %d: %v", entry.Name(), len(got), len(want), err)
+		}
+	}
+	if runtime.GOOS == "windows" {
+		return
+	}
+	err = filepath.WalkDir(filepath.Join(dir, "coppice_worker"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s is %v", path, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// process is a Python worker, started as an engine starts it: from the written SDK, with descriptors 3 and 4.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	to     *os.File
+	from   *os.File
+	output bytes.Buffer
+	file   string
+}
+
+func start(t *testing.T, source string) *process {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("descriptors 3 and 4 are missing on windows: the runner is not tested here")
+	}
+	python := findPython(t)
+	dir := t.TempDir()
+	program, err := WriteTo(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, file: filepath.Join(dir, "adt.py")}
+	if err := os.WriteFile(p.file, []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.cmd = exec.Command(python, "-I", "-B", program)
+	p.cmd.Env = []string{"COPPICE_WIRE=3,4"}
+	p.cmd.Dir = dir
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	childReads, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, childWrites, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.to, p.from = to, from
+	p.cmd.ExtraFiles = []*os.File{childReads, childWrites}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	childReads.Close()
+	childWrites.Close()
+	t.Cleanup(func() { to.Close(); from.Close(); p.cmd.Process.Kill(); p.cmd.Wait() })
+	deadline := time.Now().Add(patience)
+	if err := errors.Join(to.SetDeadline(deadline), from.SetDeadline(deadline)); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *process) ask(m wire.Message) wire.Message {
+	p.t.Helper()
+	f, err := wire.Encode(m, wire.DefaultCaps())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := f.WriteTo(p.to); err != nil {
+		p.t.Fatal(err)
+	}
+	body, err := wire.ReadFrame(p.from, wire.DefaultCaps())
+	if err != nil {
+		p.t.Fatalf("%v; it printed %s", err, p.end())
+	}
+	answer, err := wire.Decode(body, wire.Worker, wire.DefaultCaps())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return answer
+}
+
+func (p *process) boot(offers ...wire.Offer) wire.Message {
+	p.t.Helper()
+	return p.ask(&wire.Boot{File: p.file, Offers: offers, Settings: map[string]any{"facility": "MERCY"}})
+}
+
+func request(phase wire.Phase, name, body string) *wire.Request {
+	return &wire.Request{Binding: wire.Binding{ID: "5f3a9c0e1b2d4c6f8091a2b3c4d5e6f7", Phase: phase, Name: name}, Message: 7,
+		Inbound: "adt", Received: "2026-01-02T03:04:05Z", Attempt: 1, Timeout: 60000, Body: []byte(body)}
+}
+
+// end closes the engine's end and returns what the worker printed.
+func (p *process) end() string {
+	p.t.Helper()
+	p.to.Close()
+	p.wait()
+	return p.output.String()
+}
+
+func (p *process) wait() int {
+	p.t.Helper()
+	stop := time.AfterFunc(patience, func() { p.cmd.Process.Kill() })
+	defer stop.Stop()
+	p.cmd.Wait()
+	return p.cmd.ProcessState.ExitCode()
+}
+
+const adt = `
+from coppice_worker import router, handler, Send, Drop
+
+@router
+def route(msg, ctx):
+    return ["admit"] if msg.hl7["MSH-9.2"] in ("A01", "A08") else []
+
+@handler
+def admit(msg, ctx):
+    print("admitting", msg.id)
+    h = msg.hl7
+    if not h["PID-3.1"]:
+        return Drop("no MRN")
+    msg.tag(mrn=h["PID-3.1"])
+    h["PV1-3.4"] = ctx.settings["facility"]
+    return [Send("emr", h), Send("archive", msg.body)]
+
+@handler
+def raising(msg, ctx):
+    raise ValueError("no")
+
+@handler
+def nonsense(msg, ctx):
+    return 1
+`
+
+const a01 = "MSH|^~\\&|||||||ADT^A01|C1\rPID|1||4711^^^H\rPV1|1|I|2000\r"
+
+func TestExchange(t *testing.T) {
+	p := start(t, adt)
+	ready, ok := p.boot(wire.Offer{Phase: wire.PhaseHandle, Name: "admit"}, wire.Offer{Phase: wire.PhaseRoute, Name: "route"}).(*wire.Ready)
+	if !ok || len(ready.Offers) != 4 {
+		t.Fatalf("booted as %+v", ready)
+	}
+	routed, ok := p.ask(request(wire.PhaseRoute, "route", a01)).(*wire.Result)
+	if !ok || len(routed.Handlers) != 1 || routed.Handlers[0] != "admit" {
+		t.Errorf("routed: %+v", routed)
+	}
+	r := request(wire.PhaseHandle, "admit", a01)
+	admitted, ok := p.ask(r).(*wire.Result)
+	if !ok || len(admitted.Sends) != 2 || admitted.Tags["mrn"] != "4711" || r.Check(admitted.Binding) != nil {
+		t.Fatalf("admitted: %+v", admitted)
+	}
+	if got, want := string(admitted.Sends[0].Body), strings.Replace(a01, "2000", "2000^^^MERCY", 1); got != want {
+		t.Errorf("sent %q, want %q", got, want)
+	}
+	if got := string(admitted.Sends[1].Body); got != a01 {
+		t.Errorf("archived %q, want %q", got, a01)
+	}
+	if f, ok := p.ask(request(wire.PhaseHandle, "raising", "")).(*wire.Fail); !ok || f.Fault.Type != "ValueError" || !strings.Contains(f.Fault.Traceback, "in raising") {
+		t.Errorf("raised: %+v", f)
+	}
+	if f, ok := p.ask(request(wire.PhaseHandle, "nonsense", "")).(*wire.Fail); !ok || f.Fault.Type != "result" {
+		t.Errorf("nonsense: %+v", f)
+	}
+	if got := p.end(); got != "admitting 7\n" {
+		t.Errorf("it printed %q", got)
+	}
+	if status := p.cmd.ProcessState.ExitCode(); status != 0 {
+		t.Errorf("status %d, want 0", status)
+	}
+}
+
+func TestBootFail(t *testing.T) {
+	p := start(t, adt)
+	failed, ok := p.boot(wire.Offer{Phase: wire.PhaseHandle, Name: "admitt"}).(*wire.BootFail)
+	if !ok || !strings.Contains(failed.Fault.Text, `did you mean "admit"?`) {
+		t.Errorf("%+v", failed)
+	}
+	p = start(t, "import nothing_of_that_name")
+	failed, ok = p.boot().(*wire.BootFail)
+	if !ok || failed.Fault.Type != "ModuleNotFoundError" || !strings.Contains(failed.Fault.Traceback, "adt.py") {
+		t.Errorf("%+v", failed)
+	}
+}
+
+// Red with runner.main returning 0 on a Violation.
+func TestViolation(t *testing.T) {
+	p := start(t, adt)
+	p.boot()
+	if _, err := p.to.Write([]byte{0xff, 0xff, 0xff, 0xff}); err != nil {
+		t.Fatal(err)
+	}
+	if status := p.wait(); status != 70 {
+		t.Errorf("status %d, want 70", status)
+	}
+	if got := p.output.String(); !strings.Contains(got, "protocol violation: frame-cap") || strings.Count(got, "\n") != 1 {
+		t.Errorf("it printed %q", got)
+	}
+}

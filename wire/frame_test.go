@@ -1,0 +1,108 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"runtime"
+	"testing"
+	"testing/iotest"
+)
+
+// A peer that promises 64 MiB costs what it sends, not what it promises: the buffer that is kept is at most twice of
+// what arrived, and with those that it outgrew at most four times. Red with make([]byte, size) in ReadFrame.
+func TestReadFrameAllocatesWhatArrived(t *testing.T) {
+	for _, arrived := range []int{0, 10, 64 << 10, 300 << 10, 1<<20 + 1} {
+		stream := append([]byte{4, 0, 0, 0}, make([]byte, arrived)...)
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		_, err := ReadFrame(bytes.NewReader(stream), DefaultCaps())
+		runtime.ReadMemStats(&after)
+		if violationOf(t, err) != FrameCut {
+			t.Fatalf("%d bytes: %v, want %s", arrived, err, FrameCut)
+		}
+		if used, most := after.TotalAlloc-before.TotalAlloc, uint64(4*arrived+2*firstRead); used > most {
+			t.Errorf("%d bytes arrived, %d were allocated, the most is %d", arrived, used, most)
+		}
+	}
+}
+
+// Red with the check of caps.Frame behind the allocation; a length over the cap costs its error.
+func TestReadFrameRefusesBeforeReading(t *testing.T) {
+	r := bytes.NewReader(append([]byte{0xff, 0xff, 0xff, 0xff}, "rest"...))
+	if _, err := ReadFrame(r, DefaultCaps()); violationOf(t, err) != FrameCap {
+		t.Fatalf("%v, want %s", err, FrameCap)
+	}
+	if r.Len() != len("rest") {
+		t.Errorf("%d bytes are left of a refused frame, want all of its body", r.Len())
+	}
+}
+
+// However the bytes arrive, the frame is the same. Red with r.Read for io.ReadFull.
+func TestReadFrameInPieces(t *testing.T) {
+	f, err := Encode(&Result{Binding: Binding{"5f3a9c0e1b2d4c6f8091a2b3c4d5e6f7", PhaseHandle, "admit"},
+		Sends: []Send{{"emr", bytes.Repeat([]byte("x"), 200_000)}}}, DefaultCaps())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	if _, err := f.WriteTo(&buf); err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range map[string]io.Reader{"one byte": iotest.OneByteReader(bytes.NewReader(buf.Bytes())),
+		"half": iotest.HalfReader(bytes.NewReader(buf.Bytes())), "data with EOF": iotest.DataErrReader(bytes.NewReader(buf.Bytes()))} {
+		body, err := ReadFrame(r, DefaultCaps())
+		if err != nil || !bytes.Equal(body, buf.Bytes()[lengthSize:]) {
+			t.Errorf("%s: %d bytes, %v", name, len(body), err)
+		}
+	}
+}
+
+// A reader's own error is no violation of the peer's. Red with cut ignoring which error it got.
+func TestReadFrameKeepsTheReadersError(t *testing.T) {
+	broken := errors.New("broken")
+	for _, stream := range [][]byte{nil, {0}, {0, 0, 0, 9, 1}} {
+		_, err := ReadFrame(io.MultiReader(bytes.NewReader(stream), iotest.ErrReader(broken)), DefaultCaps())
+		if !errors.Is(err, broken) {
+			t.Errorf("behind %d bytes: %v, want the reader's error", len(stream), err)
+		}
+	}
+}
+
+// What the reader would refuse is refused before it is written. Red with newFrame's checks taken out.
+func TestEncodeKeepsTheCaps(t *testing.T) {
+	id := Binding{"5f3a9c0e1b2d4c6f8091a2b3c4d5e6f7", PhaseHandle, "admit"}
+	two := &Result{Binding: id, Sends: []Send{{"a", []byte("1")}, {"b", []byte("2")}}}
+	f, err := Encode(two, DefaultCaps())
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := f.Len() - lengthSize
+	for _, c := range []struct {
+		change func(*Caps)
+		want   string
+	}{
+		{func(c *Caps) { c.Frame = size }, ""},
+		{func(c *Caps) { c.Frame = size - 1 }, FrameCap},
+		{func(c *Caps) { c.Header = 20 }, HeaderCap},
+		{func(c *Caps) { c.Segments = 1 }, SegmentCount},
+	} {
+		caps := DefaultCaps()
+		c.change(&caps)
+		_, err := Encode(two, caps)
+		if got := violationOf(t, err); got != c.want {
+			t.Errorf("%+v: %v, want %q", caps, err, c.want)
+		}
+	}
+	deep := any("x")
+	for range 300 {
+		deep = []any{deep}
+	}
+	if _, err := Encode(&Boot{Settings: map[string]any{"a": deep}}, DefaultCaps()); violationOf(t, err) != JSONDepth {
+		t.Errorf("settings of 300 levels: %v, want %s", err, JSONDepth)
+	}
+	if _, err := Encode(&Boot{Settings: map[string]any{"a": struct{}{}}}, DefaultCaps()); err == nil {
+		t.Error("a setting of a type that the wire does not know was encoded")
+	}
+}

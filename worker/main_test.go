@@ -1,0 +1,189 @@
+//go:build unix
+
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"coppice.dev/coppice/wire"
+)
+
+const patience = 30 * time.Second
+
+// asWorker makes the test binary a worker. COPPICE_WIRE alone would not do: the test of its absence needs one, too.
+const asWorker = "COPPICE_TEST_WORKER"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(asWorker) {
+	case "serve":
+		Main(Handler("echo", echo), Handler("look", look), Handler("panics", func(context.Context, *Message) (Result, error) { panic("oh") }))
+	case "look":
+		fmt.Print(openDescriptors())
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func echo(ctx context.Context, m *Message) (Result, error) {
+	fmt.Println("printed", m.ID)
+	return Send("emr", m.Body), nil
+}
+
+// look answers what a program that it starts finds of the wire.
+func look(ctx context.Context, m *Message) (Result, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return Nothing, err
+	}
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Env = append(os.Environ(), asWorker+"=look")
+	out, err := cmd.Output()
+	value, there := os.LookupEnv("COPPICE_WIRE")
+	return Sends(Send("descriptors", out), Send("environment", fmt.Appendf(nil, "%q %t", value, there))), err
+}
+
+// openDescriptors lists which of 3 and 4 are pipes, as a program finds them that was started with them or without.
+func openDescriptors() string {
+	var found []string
+	for _, fd := range []uintptr{3, 4} {
+		info, err := os.NewFile(fd, "").Stat()
+		if err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+			found = append(found, fmt.Sprint(fd))
+		}
+	}
+	return strings.Join(found, " ")
+}
+
+// engine plays the engine to the test binary as a worker.
+type engine struct {
+	t        *testing.T
+	cmd      *exec.Cmd
+	to, from *os.File
+	out, err bytes.Buffer
+}
+
+func start(t *testing.T, env ...string) *engine {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engine{t: t, cmd: exec.Command(exe)}
+	e.cmd.Env = append(env, asWorker+"=serve")
+	e.cmd.Stdout, e.cmd.Stderr = &e.out, &e.err
+	childReads, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, childWrites, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.to, e.from = to, from
+	e.cmd.ExtraFiles = []*os.File{childReads, childWrites}
+	if err := e.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	childReads.Close()
+	childWrites.Close()
+	t.Cleanup(func() { to.Close(); from.Close(); e.cmd.Process.Kill(); e.cmd.Wait() })
+	deadline := time.Now().Add(patience)
+	if err := errors.Join(to.SetDeadline(deadline), from.SetDeadline(deadline)); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func (e *engine) ask(m wire.Message) wire.Message {
+	e.t.Helper()
+	f, err := wire.Encode(m, wire.DefaultCaps())
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if _, err := f.WriteTo(e.to); err != nil {
+		e.t.Fatal(err)
+	}
+	body, err := wire.ReadFrame(e.from, wire.DefaultCaps())
+	if err != nil {
+		e.t.Fatalf("%v; stderr: %s", err, &e.err)
+	}
+	answer, err := wire.Decode(body, wire.Worker, wire.DefaultCaps())
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return answer
+}
+
+func (e *engine) wait() int {
+	e.t.Helper()
+	stop := time.AfterFunc(patience, func() { e.cmd.Process.Kill() })
+	defer stop.Stop()
+	e.cmd.Wait()
+	return e.cmd.ProcessState.ExitCode()
+}
+
+// For the descriptors red without notInherited, for the environment without os.Unsetenv.
+func TestMainServes(t *testing.T) {
+	e := start(t, "COPPICE_WIRE=3,4")
+	if ready, ok := e.ask(&wire.Boot{}).(*wire.Ready); !ok || len(ready.Offers) != 3 {
+		t.Fatalf("%+v", ready)
+	}
+	if r, ok := e.ask(request(wire.PhaseHandle, "echo")).(*wire.Result); !ok || string(r.Sends[0].Body) != "MSH|" {
+		t.Errorf("%+v", r)
+	}
+	if f, ok := e.ask(request(wire.PhaseHandle, "panics")).(*wire.Fail); !ok || f.Fault.Type != "panic" {
+		t.Errorf("%+v", f)
+	}
+	r, ok := e.ask(request(wire.PhaseHandle, "look")).(*wire.Result)
+	if !ok || len(r.Sends[0].Body) != 0 || string(r.Sends[1].Body) != `"" false` {
+		t.Errorf("a program that it starts finds %s; of the environment is left %s", r.Sends[0].Body, r.Sends[1].Body)
+	}
+	e.to.Close()
+	if status := e.wait(); status != ExitOK || e.out.String() != "printed 7\n" || e.err.Len() != 0 {
+		t.Errorf("status %d, stdout %q, stderr %q", status, &e.out, &e.err)
+	}
+}
+
+// Red with run not telling a violation from other errors.
+func TestMainRefusesTheEngine(t *testing.T) {
+	e := start(t, "COPPICE_WIRE=3,4")
+	e.ask(&wire.Boot{})
+	if _, err := e.to.Write([]byte{0xff, 0xff, 0xff, 0xff}); err != nil {
+		t.Fatal(err)
+	}
+	status := e.wait()
+	if got := e.err.String(); status != ExitViolation || !strings.Contains(got, "by the engine: protocol violation: frame-cap") || strings.Count(got, "\n") != 1 {
+		t.Errorf("status %d, stderr %q", status, got)
+	}
+}
+
+func TestMainCannotBoot(t *testing.T) {
+	e := start(t, "COPPICE_WIRE=3,4")
+	if f, ok := e.ask(&wire.Boot{Offers: []wire.Offer{{Phase: wire.PhaseRoute, Name: "r"}}}).(*wire.BootFail); !ok {
+		t.Errorf("%+v", f)
+	}
+	if status := e.wait(); status != ExitLost {
+		t.Errorf("status %d", status)
+	}
+}
+
+func TestMainWithoutAnEngine(t *testing.T) {
+	for env, want := range map[string]string{"X=1": "this program is a Coppice worker", "COPPICE_WIRE=": "not two numbers",
+		"COPPICE_WIRE=3,4,": "not two numbers", "COPPICE_WIRE=03,4": "not two numbers", "COPPICE_WIRE=900,901": "descriptor 900",
+		"COPPICE_WIRE=9000000000000000000,4": "descriptor"} {
+		e := start(t, env)
+		if status := e.wait(); status != ExitNoEngine || !strings.Contains(e.err.String(), want) {
+			t.Errorf("%s: status %d, %q", env, status, &e.err)
+		}
+	}
+}
