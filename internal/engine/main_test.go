@@ -73,12 +73,16 @@ type emr struct {
 	bodies [][]byte
 }
 
-func newEMR(t *testing.T) *emr {
+// newEMR starts a receiver. When moody says so of a body, it hangs up on it, and has not got it.
+func newEMR(t *testing.T, moody func() bool) *emr {
 	t.Helper()
 	e := &emr{}
 	r, err := mllp.NewReceiver("127.0.0.1:0", func(body []byte) string {
 		e.mu.Lock()
 		defer e.mu.Unlock()
+		if moody != nil && moody() {
+			return mllp.HangUp
+		}
 		e.bodies = append(e.bodies, body)
 		return hl7.AA
 	})

@@ -65,7 +65,7 @@ func samples(t *testing.T) [][]byte {
 func TestSamples(t *testing.T) {
 	needPython(t)
 	sent := samples(t)
-	receiver := newEMR(t)
+	receiver := newEMR(t, nil)
 	dir := folder(t, fmt.Sprintf(throughTOML, receiver.Addr()))
 	e := serve(t, dir, Options{})
 	client := dial(t, e.Addr("feed"))

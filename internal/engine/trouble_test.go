@@ -46,7 +46,7 @@ func TestTrouble(t *testing.T) {
 		{"route nowhere", message.Unrouted, "", 0},
 		{"route unknown", message.Error, `router named "nobody", which is not a handler; there are trouble`, 0},
 	}
-	receiver := newEMR(t)
+	receiver := newEMR(t, nil)
 	cuts := make(chan sandbox.Cut, 100)
 	e := serve(t, folder(t, fmt.Sprintf(troubleTOML, receiver.Addr())), Options{Sandbox: sandbox.Observer{Cut: func(c sandbox.Cut) {
 		if c.Why != nil {

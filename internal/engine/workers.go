@@ -25,7 +25,6 @@ const (
 	routerDeadline  = 5 * time.Second
 )
 
-
 // workers are the sessions of a configuration: one for each handler and one for each router.
 type workers struct {
 	handlers map[string]*runner

@@ -12,17 +12,21 @@ const (
 	maxWait   = time.Minute
 )
 
+// The least that is waited after a failure: a retry never spins, whatever it was told.
+const leastWait = time.Millisecond
+
 // delay is how long to wait after the nth failure in a row, from 0 on: first, doubled each time, at most longest, less up
 // to a tenth, so that what failed together does not come back together.
 func delay(first, longest time.Duration, n int) time.Duration {
 	d := first
 	for range n {
-		if d >= longest {
+		if d > longest/2 {
+			d = longest
 			break
 		}
 		d *= 2
 	}
-	d = min(d, longest)
+	d = max(min(d, longest), leastWait)
 	return d - time.Duration(rand.Int64N(int64(d)/10+1))
 }
 

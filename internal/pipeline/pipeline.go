@@ -80,8 +80,11 @@ type Failure struct {
 }
 
 func (f *Failure) Error() string {
-	if f.Fault.Type == "" {
+	switch {
+	case f.Fault.Type == "":
 		return f.Fault.Text
+	case f.Fault.Kind == "violation":
+		return "protocol violation " + f.Fault.Type + ": " + f.Fault.Text
 	}
 	return f.Fault.Type + ": " + f.Fault.Text
 }
@@ -144,7 +147,8 @@ type Observer struct {
 	Sent     func(d message.Delivery, r message.Receipt)
 	Retried  func(d message.Delivery, err error, wait time.Duration)
 	Buried   func(d message.Delivery, reason string)
-	// Held: the work of a router or handler ("inbound adt", "handler admit") waits, through no fault of a message.
+	// Held: the work of a router, handler or outbound ("inbound adt", "handler admit", "outbound emr") waits, through no
+	// fault of a message: its worker cannot start, or the store fails.
 	Held func(what string, why error, wait time.Duration)
 	// Released: it goes on.
 	Released func(what string)
@@ -195,19 +199,20 @@ func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID
 		return 0, ErrStopped
 	}
 	id, err := p.cfg.Store.Receive(ctx, in)
+	p.kick(inboundLane + in.Inbound) // after an error, too: the commit may have happened
 	if err != nil {
 		return 0, fmt.Errorf("receive: %w", err)
 	}
 	if f := p.cfg.Observer.Received; f != nil {
 		f(id, in.Inbound)
 	}
-	p.kick(inboundLane + in.Inbound)
 	return id, nil
 }
 
 // Run moves messages until ctx ends, and goes on with whatever the store has. Once ctx has ended no new work is taken up;
-// what is under way has Config.Grace to end by itself, and is then cancelled, which loses nothing. Run returns nil when all
-// of it has ended.
+// what is under way has Config.Grace to end by itself, and is then cancelled, which loses nothing. What is known by then of
+// a run or a delivery is still recorded, for which the store has commitWithin. Run returns nil when all of it has ended.
+// Call it once.
 func (p *Pipeline) Run(ctx context.Context) error {
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -241,6 +246,15 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	return nil
 }
 
+// commitWithin is how long the store may take over one commit before it counts as failed.
+const commitWithin = 10 * time.Second
+
+// committing returns the context for recording what has happened: it outlives the one in which it happened, because what
+// is known is recorded even if the time to stop has come.
+func committing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), commitWithin)
+}
+
 // kick says that there may be work.
 func (p *Pipeline) kick(lane string) {
 	select {
@@ -249,18 +263,21 @@ func (p *Pipeline) kick(lane string) {
 	}
 }
 
+// lookAgain is how long a lane waits for a kick at most. Every commit kicks, but one whose outcome the store could not
+// tell may show later than its kick.
+const lookAgain = 30 * time.Second
+
 // idle waits for a kick, for a time to pass (if it is not negative), or for the end; false at the end.
 func (p *Pipeline) idle(ctx context.Context, lane string, wait time.Duration) bool {
-	var due <-chan time.Time
-	if wait >= 0 {
-		t := time.NewTimer(wait)
-		defer t.Stop()
-		due = t.C
+	if wait < 0 {
+		wait = lookAgain
 	}
+	t := time.NewTimer(min(wait, lookAgain))
+	defer t.Stop()
 	select {
 	case <-p.wake[lane]:
 		return true
-	case <-due:
+	case <-t.C:
 		return true
 	case <-ctx.Done():
 		return false

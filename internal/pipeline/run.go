@@ -14,33 +14,34 @@ import (
 func (p *Pipeline) routeAll(ctx, hard context.Context, in *Inbound) {
 	lane := inboundLane + in.Name
 	held := &hold{p: p, what: lane}
+	var spent tries
 	for ctx.Err() == nil {
 		m, err := p.cfg.Store.NextReceived(ctx, in.Name)
-		if err == nil && m == nil {
-			if !p.idle(ctx, lane, -1) {
+		if err == nil && m != nil {
+			err = p.route(hard, in, m, &spent)
+		}
+		switch {
+		case err != nil:
+			if ctx.Err() != nil || !held.wait(ctx, err) {
 				return
 			}
-			continue
-		}
-		if err == nil {
-			err = p.route(hard, in, m)
-		}
-		if err == nil {
+		default:
 			held.over()
-		} else if ctx.Err() != nil || !held.wait(ctx, err) {
-			return
+			if m == nil && !p.idle(ctx, lane, -1) {
+				return
+			}
 		}
 	}
 }
 
 // route has one message routed and commits the choice. An error holds the inbound.
-func (p *Pipeline) route(ctx context.Context, in *Inbound, m *message.Message) error {
+func (p *Pipeline) route(ctx context.Context, in *Inbound, m *message.Message, spent *tries) error {
 	chosen := in.Handlers
-	var out message.Outcome
+	out := message.Outcome{State: message.RunSent}
 	if in.Router != nil {
 		var answer Answer
 		var err error
-		if answer, out, err = p.attempts(ctx, in.Router, in.Attempts, m); err != nil {
+		if answer, out, err = p.attempts(ctx, in.Router, in.Attempts, m, spent); err != nil {
 			return err
 		}
 		chosen = answer.Handlers
@@ -50,30 +51,38 @@ func (p *Pipeline) route(ctx context.Context, in *Inbound, m *message.Message) e
 			out = refused(out, "route", fmt.Sprintf("router named %q, which is not a handler; there are %s", unknown, p.handlerNames()))
 		}
 	}
+	commit, cancel := committing(ctx)
+	defer cancel()
 	if out.State == message.RunError {
-		if err := p.cfg.Store.FailRoute(ctx, m.ID, out); err != nil {
+		if err := p.cfg.Store.FailRoute(commit, m.ID, out); err != nil {
 			return fmt.Errorf("record failed route of message %d: %w", m.ID, err)
 		}
 		p.ran(m.ID, "", out)
 		return nil
 	}
-	var plans []message.Plan
-	for _, name := range chosen {
-		// A router that names a handler twice means it once.
-		if !slices.ContainsFunc(plans, func(pl message.Plan) bool { return pl.Handler == name }) {
-			plans = append(plans, message.Plan{Handler: name, To: p.handlers[name].To})
-		}
+	plans, names := p.plan(chosen)
+	err := p.cfg.Store.Route(commit, m.ID, plans, out)
+	for _, name := range names {
+		p.kick(handlerLane + name) // after an error, too: the commit may have happened
 	}
-	if err := p.cfg.Store.Route(ctx, m.ID, plans, out); err != nil {
+	if err != nil {
 		return fmt.Errorf("route message %d: %w", m.ID, err)
 	}
 	if f := p.cfg.Observer.Routed; f != nil {
-		f(m.ID, in.Name, chosen)
-	}
-	for _, plan := range plans {
-		p.kick(handlerLane + plan.Handler)
+		f(m.ID, in.Name, names)
 	}
 	return nil
+}
+
+// plan makes the plans for the handlers that were chosen. A router that names one twice means it once.
+func (p *Pipeline) plan(chosen []string) (plans []message.Plan, names []string) {
+	for _, name := range chosen {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+			plans = append(plans, message.Plan{Handler: name, To: p.handlers[name].To})
+		}
+	}
+	return plans, names
 }
 
 func (p *Pipeline) unknownHandler(names []string) string {
@@ -97,41 +106,46 @@ func (p *Pipeline) handlerNames() string {
 func (p *Pipeline) handleAll(ctx, hard context.Context, h *Handler) {
 	lane := handlerLane + h.Name
 	held := &hold{p: p, what: lane}
+	var spent tries
 	for ctx.Err() == nil {
 		run, m, err := p.cfg.Store.NextRun(ctx, h.Name)
-		if err == nil && run == nil {
-			if !p.idle(ctx, lane, -1) {
+		if err == nil && run != nil {
+			err = p.handle(hard, h, run, m, &spent)
+		}
+		switch {
+		case err != nil:
+			if ctx.Err() != nil || !held.wait(ctx, err) {
 				return
 			}
-			continue
-		}
-		if err == nil {
-			err = p.handle(hard, h, run, m)
-		}
-		if err == nil {
+		default:
 			held.over()
-		} else if ctx.Err() != nil || !held.wait(ctx, err) {
-			return
+			if run == nil && !p.idle(ctx, lane, -1) {
+				return
+			}
 		}
 	}
 }
 
 // handle has one message handled and commits the outcome. An error holds the handler.
-func (p *Pipeline) handle(ctx context.Context, h *Handler, run *message.Run, m *message.Message) error {
-	answer, out, err := p.attempts(ctx, h.Runner, h.Attempts, m)
+func (p *Pipeline) handle(ctx context.Context, h *Handler, run *message.Run, m *message.Message, spent *tries) error {
+	answer, out, err := p.attempts(ctx, h.Runner, h.Attempts, m, spent)
 	if err != nil {
 		return err
 	}
 	if out.State != message.RunError {
 		out = outcome(out, answer, run, h)
 	}
-	if err := p.cfg.Store.EndRun(ctx, run.ID, out); err != nil {
+	commit, cancel := committing(ctx)
+	defer cancel()
+	err = p.cfg.Store.EndRun(commit, run.ID, out)
+	for _, to := range run.To {
+		// A place that was closed may set the lane free, too; and after an error the commit may have happened.
+		p.kick(outboundLane + to)
+	}
+	if err != nil {
 		return fmt.Errorf("record outcome of message %d: %w", m.ID, err)
 	}
 	p.ran(m.ID, h.Name, out)
-	for _, to := range run.To {
-		p.kick(outboundLane + to) // a place that was closed may set the lane free, too
-	}
 	return nil
 }
 
@@ -178,25 +192,39 @@ func quoted(names []string) string {
 	return strings.Join(q, ", ")
 }
 
+// tries counts the workers that the message at hand has cost. It outlives a hold: a message that kills each worker, where
+// the next one does not start at once, must end as poison and not hold its lane for ever.
+type tries struct {
+	message message.ID
+	workers int
+}
+
 // attempts runs a function on one message, on fresh workers if it has to be, and says how that ended: with an answer, or
 // with an outcome that is ERROR. An error is nobody's fault, and nothing has been decided of the message.
-func (p *Pipeline) attempts(ctx context.Context, r Runner, most int, m *message.Message) (Answer, message.Outcome, error) {
-	for n := 1; ; n++ {
+func (p *Pipeline) attempts(ctx context.Context, r Runner, most int, m *message.Message, spent *tries) (Answer, message.Outcome, error) {
+	if spent.message != m.ID {
+		*spent = tries{message: m.ID}
+	}
+	for {
+		n := spent.workers + 1
 		answer, err := r.Run(ctx, m, n)
 		if err == nil {
+			*spent = tries{}
 			return answer, message.Outcome{State: message.RunSent, Attempts: n, Code: answer.Code, Took: answer.Took, Tags: answer.Tags}, nil
 		}
 		var failure *Failure
 		if !errors.As(err, &failure) || failure.Blame == Nobody {
 			return Answer{}, message.Outcome{}, err
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil { // it may have failed because it was cut short
 			return Answer{}, message.Outcome{}, context.Cause(ctx)
 		}
 		if failure.Blame == TheWorker && n < most {
+			spent.workers = n
 			p.cfg.Log.Warn("attempt failed", "message", m.ID, "attempt", n, "kind", failure.Fault.Kind)
 			continue
 		}
+		*spent = tries{}
 		reason := failure.Error()
 		if failure.Blame == TheWorker {
 			reason = fmt.Sprintf("poison: %s (%s)", failure.Error(), count(n, "attempt"))

@@ -15,32 +15,61 @@ type sending struct {
 	out *Outbound
 	// due holds, for heads that wait to be tried again, when: on the monotonic clock, unlike what the store has.
 	due map[int64]time.Time
+	// last is how the last send ended, until the store has it: a store that fails for a while must not make the receiver
+	// get the body again and again.
+	last *ending
+}
+
+// ending is how one send ended.
+type ending struct {
+	delivery message.Delivery                // as it was sent
+	commit   func(ctx context.Context) error // records it
+	tell     func()                          // after that
 }
 
 // sendAll sends what heads the lanes of one outbound, one after the other, until ctx ends.
 func (p *Pipeline) sendAll(ctx, hard context.Context, out *Outbound) {
 	s := &sending{Pipeline: p, out: out, due: map[int64]time.Time{}}
+	defer s.settleAtStop(hard)
 	lane := outboundLane + out.Name
 	held := &hold{p: p, what: lane}
 	for ctx.Err() == nil {
-		heads, err := p.cfg.Store.Heads(ctx, out.Name)
-		if err == nil {
-			d, wait := s.pick(heads, time.Now())
-			if d == nil {
-				held.over()
-				if !p.idle(ctx, lane, wait) {
-					return
-				}
-				continue
+		wait, err := s.step(ctx, hard)
+		switch {
+		case err != nil:
+			if ctx.Err() != nil || !held.wait(ctx, err) {
+				return
 			}
-			err = s.send(hard, *d)
-		}
-		if err == nil {
+		default:
 			held.over()
-		} else if ctx.Err() != nil || !held.wait(ctx, err) {
-			return
+			if wait != 0 && !p.idle(ctx, lane, wait) {
+				return
+			}
 		}
 	}
+}
+
+// step makes one delivery and records how it ended. If there is none to make, it returns how long until there is one
+// (negative: not until a kick). An error is the store's and holds the outbound.
+func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
+	heads, err := s.cfg.Store.Heads(ctx, s.out.Name)
+	if err != nil {
+		return 0, err
+	}
+	if s.last != nil {
+		return 0, s.settle(hard, heads)
+	}
+	d, wait := s.pick(heads, time.Now())
+	if d == nil {
+		return wait, nil
+	}
+	receipt, err := s.out.Sender.Send(hard, *d)
+	var rejection *message.Rejection
+	if err != nil && hard.Err() != nil && !errors.As(err, &rejection) {
+		return 0, context.Cause(hard) // cut short by the stop: it stays the head and is sent again
+	}
+	s.last = s.ended(*d, receipt, err)
+	return 0, s.record(hard)
 }
 
 // pick returns the oldest head that can be sent now; none, and how long until one can (negative: not until a kick).
@@ -73,46 +102,92 @@ func (s *sending) pick(heads []message.Delivery, now time.Time) (*message.Delive
 	return ready, wait
 }
 
-// send makes one delivery and commits how it ended. An error is the store's and holds the outbound.
-func (s *sending) send(ctx context.Context, d message.Delivery) error {
-	receipt, err := s.out.Sender.Send(ctx, d)
-	// Whether the receiver has it is known now, and must be recorded even if the time to stop has come.
-	record := context.WithoutCancel(ctx)
+// ended says what is to be recorded of a send.
+func (s *sending) ended(d message.Delivery, receipt message.Receipt, err error) *ending {
 	var rejection *message.Rejection
 	switch {
 	case err == nil:
-		if err := s.cfg.Store.Delivered(record, d.ID, receipt); err != nil {
-			return fmt.Errorf("record delivery %s: %w", d.Name(), err)
-		}
-		if f := s.cfg.Observer.Sent; f != nil {
-			f(d, receipt)
-		}
-		return nil
-	case ctx.Err() != nil:
-		return context.Cause(ctx) // cut short by the stop: it stays the head and is sent again
+		return s.delivered(d, receipt)
 	case errors.As(err, &rejection) && (rejection.Final || d.Rejected+1 >= s.out.Retry.Rejected):
-		return s.bury(record, d, rejection.Error())
+		return s.dead(d, rejection.Error())
 	}
+	return s.again(d, err, rejection != nil)
+}
+
+func (s *sending) delivered(d message.Delivery, receipt message.Receipt) *ending {
+	return &ending{d,
+		func(ctx context.Context) error { return s.cfg.Store.Delivered(ctx, d.ID, receipt) },
+		func() {
+			if f := s.cfg.Observer.Sent; f != nil {
+				f(d, receipt)
+			}
+		}}
+}
+
+func (s *sending) dead(d message.Delivery, reason string) *ending {
+	return &ending{d,
+		func(ctx context.Context) error { return s.cfg.Store.Bury(ctx, d.ID, reason) },
+		func() {
+			s.cfg.Log.Warn("dead letter", "delivery", d.Name(), "outbound", s.out.Name)
+			if f := s.cfg.Observer.Buried; f != nil {
+				f(d, reason)
+			}
+		}}
+}
+
+func (s *sending) again(d message.Delivery, err error, rejected bool) *ending {
 	wait := delay(s.out.Retry.First, s.out.Retry.Max, d.Attempts)
 	next := time.Now().Add(wait)
-	if err := s.cfg.Store.Retry(record, d.ID, err.Error(), rejection != nil, next); err != nil {
-		return fmt.Errorf("record retry of %s: %w", d.Name(), err)
-	}
 	s.due[d.ID] = next
-	s.cfg.Log.Warn("delivery waits", "delivery", d.Name(), "outbound", s.out.Name, "attempt", d.Attempts+1, "wait", wait.Round(time.Millisecond))
-	if f := s.cfg.Observer.Retried; f != nil {
-		f(d, err, wait)
+	return &ending{d,
+		func(ctx context.Context) error { return s.cfg.Store.Retry(ctx, d.ID, err.Error(), rejected, next) },
+		func() {
+			s.cfg.Log.Warn("delivery waits", "delivery", d.Name(), "outbound", s.out.Name, "attempt", d.Attempts+1,
+				"wait", wait.Round(time.Millisecond))
+			if f := s.cfg.Observer.Retried; f != nil {
+				f(d, err, wait)
+			}
+		}}
+}
+
+// record commits how the last send ended.
+func (s *sending) record(ctx context.Context) error {
+	ctx, cancel := committing(ctx)
+	defer cancel()
+	if err := s.last.commit(ctx); err != nil {
+		return fmt.Errorf("record delivery %s: %w", s.last.delivery.Name(), err)
 	}
+	s.last.tell()
+	s.last = nil
 	return nil
 }
 
-func (s *sending) bury(ctx context.Context, d message.Delivery, reason string) error {
-	if err := s.cfg.Store.Bury(ctx, d.ID, reason); err != nil {
-		return fmt.Errorf("record dead letter %s: %w", d.Name(), err)
+// settle records how the last send ended, after a commit that failed, unless the heads show that it happened all the same:
+// the delivery has gone, or has one attempt more.
+func (s *sending) settle(ctx context.Context, heads []message.Delivery) error {
+	for _, d := range heads {
+		if d.ID == s.last.delivery.ID && d.Attempts == s.last.delivery.Attempts {
+			return s.record(ctx)
+		}
 	}
-	s.cfg.Log.Warn("dead letter", "delivery", d.Name(), "outbound", s.out.Name)
-	if f := s.cfg.Observer.Buried; f != nil {
-		f(d, reason)
-	}
+	s.last.tell()
+	s.last = nil
 	return nil
+}
+
+// settleAtStop tries once more to record how the last send ended. If the store does not take it, the delivery repeats.
+func (s *sending) settleAtStop(ctx context.Context) {
+	if s.last == nil {
+		return
+	}
+	ctx, cancel := committing(ctx)
+	defer cancel()
+	heads, err := s.cfg.Store.Heads(ctx, s.out.Name)
+	if err == nil {
+		err = s.settle(ctx, heads)
+	}
+	if err != nil {
+		s.cfg.Log.Error("a delivery that ended is not recorded and will repeat", "delivery", s.last.delivery.Name(),
+			"outbound", s.out.Name, "err", err)
+	}
 }

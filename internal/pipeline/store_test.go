@@ -1,0 +1,379 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"coppice.dev/coppice/internal/message"
+)
+
+// What the memory store answers besides success.
+var (
+	errStale = errors.New("already ended")
+	errFull  = errors.New("disk full")
+	errDead  = errors.New("the process was killed")
+)
+
+// memory is the durable queue as package store documents it, in the plainest way. It outlives the pipelines that tests
+// start and crash on it. What a caller may not do it refuses and also remembers in breaches, so that no test passes with it.
+type memory struct {
+	latency func(call string) time.Duration // how long a call takes; nil: no time
+	// fault is asked before each call: a call with an error does not happen, unless unknown says that it does.
+	fault func(call string) (err error, unknown bool)
+
+	mu         sync.Mutex
+	messages   []*memMessage // by id, from 1
+	runs       []*memRun     // by id, from 1; also the order in which they were planned
+	deliveries []*memDelivery
+	place      int
+	breaches   []string
+}
+
+type memMessage struct {
+	message.Message
+	runs       []*memRun
+	deliveries []*memDelivery
+}
+
+type memRun struct {
+	message.Run
+	msg *memMessage
+}
+
+type memDelivery struct {
+	message.Delivery
+	msg        *memMessage
+	run        *memRun
+	place, sub int
+	sentBody   []byte
+}
+
+func (s *memory) breach(format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	s.breaches = append(s.breaches, err.Error())
+	return err
+}
+
+// do makes one call: it takes its time, happens or not, and answers.
+func (s *memory) do(ctx context.Context, call string, act func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.latency != nil {
+		t := time.NewTimer(s.latency(call))
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p, ok := ctx.Value(processKey{}).(*process); ok && p.killed.Load() {
+		return errDead
+	}
+	if s.fault != nil {
+		if err, unknown := s.fault(call); err != nil {
+			if unknown {
+				if err := act(); err != nil {
+					return err
+				}
+			}
+			return err
+		}
+	}
+	return act()
+}
+
+func (s *memory) Receive(ctx context.Context, in message.Incoming) (id message.ID, err error) {
+	err = s.do(ctx, "Receive", func() error {
+		id = message.ID(len(s.messages) + 1)
+		s.messages = append(s.messages, &memMessage{Message: message.Message{ID: id, Inbound: in.Inbound, Type: in.Type,
+			Disposition: message.Received, Body: slices.Clone(in.Body)}})
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return id, nil
+}
+
+func (s *memory) NextReceived(ctx context.Context, inbound string) (next *message.Message, err error) {
+	err = s.do(ctx, "NextReceived", func() error {
+		for _, m := range s.messages {
+			if m.Inbound == inbound && m.Disposition == message.Received {
+				found := m.Message
+				next = &found
+				return nil
+			}
+		}
+		return nil
+	})
+	return next, err
+}
+
+func (s *memory) Route(ctx context.Context, id message.ID, plans []message.Plan, run message.Outcome) error {
+	return s.do(ctx, "Route", func() error {
+		m := s.messages[id-1]
+		switch {
+		case m.Disposition != message.Received:
+			return errStale
+		case run.State != message.RunSent:
+			return s.breach("route message %d with a run that is %q", id, run.State)
+		}
+		var seen []string
+		for _, p := range plans {
+			if slices.Contains(seen, p.Handler) {
+				return s.breach("handler %q is planned twice", p.Handler)
+			}
+			seen = append(seen, p.Handler)
+		}
+		m.Disposition = message.Routed
+		if run.Attempts > 0 {
+			s.addRun(m, message.Run{State: run.State, Outcome: run})
+		}
+		for _, p := range plans {
+			r := s.addRun(m, message.Run{Handler: p.Handler, To: slices.Clone(p.To), State: message.RunPending})
+			for _, to := range p.To {
+				s.place++
+				s.addDelivery(&memDelivery{msg: m, run: r, place: s.place, Delivery: message.Delivery{Outbound: to, State: message.Reserved}})
+			}
+		}
+		s.derive(m)
+		return nil
+	})
+}
+
+func (s *memory) addRun(m *memMessage, run message.Run) *memRun {
+	r := &memRun{Run: run, msg: m}
+	s.runs = append(s.runs, r)
+	r.ID, r.Message = int64(len(s.runs)), m.ID
+	m.runs = append(m.runs, r)
+	return r
+}
+
+func (s *memory) addDelivery(d *memDelivery) {
+	s.deliveries = append(s.deliveries, d)
+	d.msg.deliveries = append(d.msg.deliveries, d)
+	d.ID, d.Message, d.Number = int64(len(s.deliveries)), d.msg.ID, len(d.msg.deliveries)
+	d.Handler, d.Inbound = d.run.Handler, d.msg.Inbound
+}
+
+func (s *memory) FailRoute(ctx context.Context, id message.ID, run message.Outcome) error {
+	return s.do(ctx, "FailRoute", func() error {
+		m := s.messages[id-1]
+		switch {
+		case m.Disposition != message.Received:
+			return errStale
+		case run.State != message.RunError || run.Fault == nil:
+			return s.breach("fail route of message %d with a run that is %q, fault %v", id, run.State, run.Fault)
+		}
+		s.addRun(m, message.Run{State: run.State, Outcome: run})
+		s.derive(m)
+		return nil
+	})
+}
+
+func (s *memory) NextRun(ctx context.Context, handler string) (run *message.Run, m *message.Message, err error) {
+	err = s.do(ctx, "NextRun", func() error {
+		for _, r := range s.runs {
+			if r.Handler == handler && r.State == message.RunPending {
+				foundRun, found := r.Run, r.msg.Message
+				run, m = &foundRun, &found
+				return nil
+			}
+		}
+		return nil
+	})
+	return run, m, err
+}
+
+func (s *memory) EndRun(ctx context.Context, run int64, out message.Outcome) error {
+	return s.do(ctx, "EndRun", func() error {
+		r := s.runs[run-1]
+		switch {
+		case r.State != message.RunPending:
+			return errStale
+		case (out.State == message.RunSent) != (len(out.Sends) > 0),
+			(out.State == message.RunError) != (out.Fault != nil),
+			out.State != message.RunSent && out.State != message.RunFiltered && out.State != message.RunError:
+			return s.breach("run %d ends as %q with %d sends and fault %v", run, out.State, len(out.Sends), out.Fault)
+		}
+		for _, send := range out.Sends {
+			if !slices.Contains(r.To, send.To) {
+				return s.breach("run %d sends to %q, which its plan does not have", run, send.To)
+			}
+		}
+		r.State, r.Outcome = out.State, out
+		s.fill(r, out.Sends)
+		s.derive(r.msg)
+		return nil
+	})
+}
+
+func (s *memory) fill(r *memRun, sends []message.Send) {
+	first, count := map[string]*memDelivery{}, map[string]int{}
+	for _, d := range r.msg.deliveries {
+		if d.run == r {
+			first[d.Outbound] = d
+		}
+	}
+	for _, send := range sends {
+		d := first[send.To]
+		if n := count[send.To]; n > 0 {
+			d = &memDelivery{msg: r.msg, run: r, place: d.place, sub: n, Delivery: message.Delivery{Outbound: send.To}}
+			s.addDelivery(d)
+		}
+		count[send.To]++
+		d.State, d.sentBody = message.Ready, slices.Clone(send.Body)
+	}
+	for to, d := range first {
+		if count[to] == 0 {
+			d.State = message.Closed
+		}
+	}
+}
+
+func (s *memory) Heads(ctx context.Context, outbound string) (heads []message.Delivery, err error) {
+	err = s.do(ctx, "Heads", func() error {
+		lanes := map[string]*memDelivery{}
+		for _, d := range s.deliveries {
+			if h := lanes[d.Inbound]; d.Outbound == outbound && d.open() && (h == nil || d.before(h) < 0) {
+				lanes[d.Inbound] = d
+			}
+		}
+		var list []*memDelivery
+		for _, d := range lanes {
+			list = append(list, d)
+		}
+		slices.SortFunc(list, (*memDelivery).before)
+		for _, d := range list {
+			h := d.Delivery
+			if h.State == message.Ready {
+				h.Body = slices.Clone(d.sentBody)
+			}
+			heads = append(heads, h)
+		}
+		return nil
+	})
+	return heads, err
+}
+
+func (d *memDelivery) before(other *memDelivery) int {
+	return cmp.Or(cmp.Compare(d.place, other.place), cmp.Compare(d.sub, other.sub))
+}
+
+func (d *memDelivery) open() bool { return d.State == message.Reserved || d.State == message.Ready }
+
+// end changes a delivery that is the head of its lane and ready; no other may be sent.
+func (s *memory) end(ctx context.Context, call string, delivery int64, change func(*memDelivery)) error {
+	return s.do(ctx, call, func() error {
+		d := s.deliveries[delivery-1]
+		if !d.open() {
+			return errStale
+		}
+		for _, other := range s.deliveries {
+			if other.Outbound == d.Outbound && other.Inbound == d.Inbound && other.open() && other.before(d) < 0 {
+				return s.breach("%s of delivery %d, which is not the head of its lane", call, delivery)
+			}
+		}
+		if d.State != message.Ready {
+			return s.breach("%s of delivery %d, which is %s", call, delivery, d.State)
+		}
+		d.Attempts++
+		change(d)
+		s.derive(d.msg)
+		return nil
+	})
+}
+
+func (s *memory) Delivered(ctx context.Context, delivery int64, r message.Receipt) error {
+	return s.end(ctx, "Delivered", delivery, func(d *memDelivery) { d.State, d.Receipt = message.Delivered, r.Text })
+}
+
+func (s *memory) Retry(ctx context.Context, delivery int64, reason string, rejected bool, next time.Time) error {
+	return s.end(ctx, "Retry", delivery, func(d *memDelivery) {
+		if rejected {
+			d.Rejected++
+		}
+		d.Reason, d.NextTry = reason, next.Round(0) // what is stored has no monotonic clock
+	})
+}
+
+func (s *memory) Bury(ctx context.Context, delivery int64, reason string) error {
+	return s.end(ctx, "Bury", delivery, func(d *memDelivery) {
+		d.Rejected++
+		d.State, d.Reason = message.Dead, reason
+	})
+}
+
+// derive is the rule of dispositions. A final one may be derived once.
+func (s *memory) derive(m *memMessage) {
+	if m.Disposition.Final() {
+		s.breach("message %d is %s and changes again", m.ID, m.Disposition)
+	}
+	var failed, filtered []string
+	planned, done := false, false
+	for _, r := range m.runs {
+		planned = planned || r.Handler != ""
+		switch r.State {
+		case message.RunPending:
+			return
+		case message.RunError:
+			failed = append(failed, r.Outcome.Reason)
+		case message.RunFiltered:
+			filtered = append(filtered, r.Outcome.Reason)
+		}
+	}
+	for _, d := range m.deliveries {
+		switch {
+		case d.open():
+			return
+		case d.State == message.Dead:
+			failed = append(failed, d.Reason)
+		case d.State == message.Delivered:
+			done = true
+		}
+	}
+	switch {
+	case len(failed) > 0:
+		m.Disposition, m.Reason = message.Error, failed[0]
+	case done:
+		m.Disposition = message.Processed
+	case planned:
+		m.Disposition, m.Reason = message.Filtered, filtered[0]
+	default:
+		m.Disposition = message.Unrouted
+	}
+}
+
+// unfinished counts the messages without a final disposition.
+func (s *memory) unfinished() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.messages {
+		if !m.Disposition.Final() {
+			n++
+		}
+	}
+	return n
+}
+
+// process is one life of an engine, carried by the context of its calls.
+type process struct{ killed atomic.Bool }
+
+type processKey struct{}
+
+// kill ends it at once: nothing that it asks of a store happens any more.
+func (p *process) kill(s *memory) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.killed.Store(true)
+}
