@@ -48,3 +48,25 @@ func allDead(group int) bool {
 	}
 	return len(members) > 0
 }
+
+// sweep kills the leader's descendants that are in other groups, as one read of /proc shows them. Members of the group
+// itself are left to the kill of the group.
+func sweep(group int) []Member {
+	var out []Member
+	for _, p := range shim.Descendants(group) {
+		if p.Group != group && p.State != 'Z' {
+			p.Kill()
+			out = append(out, Member{Pid: p.Pid, Parent: p.Parent, Name: p.Name, Start: p.Start})
+		}
+	}
+	return out
+}
+
+func anyAlive(members []Member) bool {
+	for _, m := range members {
+		if p, ok := shim.Read(m.Pid); ok && p.Start == m.Start && p.State != 'Z' {
+			return true
+		}
+	}
+	return false
+}

@@ -13,7 +13,8 @@ import (
 )
 
 // processGroup holds the tree by its process group. What calls setsid or setpgid escapes, so nothing is promised of
-// descendants that do; the group itself is proved empty.
+// descendants that do; the group itself is proved empty. On Linux a Kill also sweeps up the escapees whose parents lead
+// back to the command while it lives; what has forked twice cannot be found any more.
 func processGroup() rung {
 	return rung{
 		name: "group", level: Group,
@@ -32,6 +33,7 @@ type grouped struct {
 
 	mu     sync.Mutex
 	reaped bool
+	swept  []Member // escapees that have been killed one by one
 }
 
 func startGroup(_ context.Context, s *Spec) (holder, error) {
@@ -43,6 +45,10 @@ func startGroup(_ context.Context, s *Spec) (holder, error) {
 	process, err := os.StartProcess(s.Path, s.Args, &os.ProcAttr{Dir: s.Dir, Env: s.Env, Files: files,
 		Sys: &syscall.SysProcAttr{Setsid: s.NewSession, Setpgid: !s.NewSession}})
 	if err != nil {
+		if _, bad := os.Stat(s.Dir); s.Dir != "" && bad != nil {
+			// The runtime blames the command. Stat's error has the folder's path.
+			return nil, bad
+		}
 		return nil, err
 	}
 	g := &grouped{process: process, done: make(chan struct{})}
@@ -70,7 +76,11 @@ func (g *grouped) reap() {
 
 func (g *grouped) collect() (*os.ProcessState, error) {
 	if err := awaitExit(g.process.Pid); err != nil {
-		return g.process.Wait()
+		state, err := g.process.Wait()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.reaped = true
+		return state, err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,7 +96,14 @@ func (g *grouped) wait() Status {
 	return g.status
 }
 
-func (g *grouped) kill() { g.send(syscall.SIGKILL) }
+func (g *grouped) kill() {
+	g.mu.Lock()
+	if !g.reaped {
+		g.swept = append(g.swept, sweep(g.process.Pid)...)
+	}
+	g.mu.Unlock()
+	g.send(syscall.SIGKILL)
+}
 
 func (g *grouped) send(sig syscall.Signal) error {
 	g.mu.Lock()
@@ -101,17 +118,21 @@ func (g *grouped) send(sig syscall.Signal) error {
 	return syscall.Kill(-g.process.Pid, sig)
 }
 
-// empty looks until the group is gone, or all that is left of it are dead whose parents have not collected them. Signal 0
-// is none: it cannot hurt whoever should have the id by then.
+// empty looks until the group and those swept up are gone, or all that is left of them are dead whose parents have not
+// collected them. Signal 0 is none: it cannot hurt whoever should have the id by then.
 func (g *grouped) empty() error {
 	<-g.done
+	g.mu.Lock()
+	swept := g.swept
+	g.mu.Unlock()
 	for pause := 50 * time.Microsecond; ; pause = min(pause*2, 20*time.Millisecond) {
 		switch err := syscall.Kill(-g.process.Pid, 0); {
-		case errors.Is(err, syscall.ESRCH):
+		case errors.Is(err, syscall.ESRCH) && !anyAlive(swept):
 			return nil
+		case errors.Is(err, syscall.ESRCH):
 		case err != nil && !errors.Is(err, syscall.EPERM):
 			return fmt.Errorf("look at process group %d: %w", g.process.Pid, err)
-		case allDead(g.process.Pid):
+		case allDead(g.process.Pid) && !anyAlive(swept):
 			return nil
 		}
 		time.Sleep(pause)

@@ -54,6 +54,9 @@ type Facts struct {
 	BornInside bool `json:"born_inside"`
 	// Transparent: the command sees the world that it would see without Coppice (user ids, mounts).
 	Transparent bool `json:"transparent"`
+	// Limited: the limits, NoNewPrivileges and DropCapabilities of the Spec are set, as far as they were asked for. Where
+	// there is no shim, nobody sets them.
+	Limited bool `json:"limited"`
 	// Tried are the rungs that were tried before and could not be had.
 	Tried []Tried `json:"tried,omitempty"`
 }
@@ -69,7 +72,7 @@ var ErrNoShim = errors.New("this program has no shim: import coppice.dev/coppice
 
 // LevelError says that the host cannot give the level that was demanded. Nothing was executed.
 type LevelError struct {
-	Wanted Level  // 0 if a rung was demanded by its name
+	Wanted Level  // 0 if only a rung was demanded, by its name
 	Rung   string // the rung that was demanded, if any
 	Tried  []Tried
 }

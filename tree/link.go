@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,6 +17,7 @@ const LinkEnv = "COPPICE_WIRE"
 type Link struct {
 	from, to *os.File // the engine's ends
 	worker   [2]*os.File
+	asked    atomic.Bool // CloseWrite was called
 }
 
 // NewLink makes the pipes. The command's ends are handed over by Files and Env, and closed by Started.
@@ -56,13 +58,17 @@ func (l *Link) Read(b []byte) (int, error) { return l.from.Read(b) }
 // Write writes to the command. It blocks while the pipe is full, until the deadline.
 func (l *Link) Write(b []byte) (int, error) { return l.to.Write(b) }
 
-// SetDeadline bounds Read and Write; the zero time lifts the bound. Where pipes have no deadlines (Windows) it does
+// SetDeadline bounds Read and Write (after CloseWrite, Read alone); the zero time lifts the bound. Where pipes have no deadlines (Windows) it does
 // nothing: there the tree's end ends them, since a job object lets nobody escape.
 func (l *Link) SetDeadline(t time.Time) error {
-	if err := errors.Join(l.from.SetDeadline(t), l.to.SetDeadline(t)); !errors.Is(err, os.ErrNoDeadline) {
-		return err
+	err := l.from.SetDeadline(t)
+	if !l.asked.Load() {
+		err = errors.Join(err, l.to.SetDeadline(t))
 	}
-	return nil
+	if errors.Is(err, os.ErrNoDeadline) {
+		return nil
+	}
+	return err
 }
 
 // Pending is what lies in the pipe from the command.
@@ -80,7 +86,10 @@ const (
 func (l *Link) Pending() Pending { return l.pending() }
 
 // CloseWrite closes the direction to the command, which is how a worker is asked to end.
-func (l *Link) CloseWrite() error { return l.to.Close() }
+func (l *Link) CloseWrite() error {
+	l.asked.Store(true)
+	return l.to.Close()
+}
 
 // Close closes the engine's ends and ends every Read and Write. It may be called again.
 func (l *Link) Close() error {

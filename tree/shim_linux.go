@@ -15,6 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// errStuck is the cause of a start that took startTimeout.
+var errStuck = fmt.Errorf("no word from the shim in %v", startTimeout)
+
 // startTimeout bounds the handshake with a shim where the caller's context does not: a shim that is stuck before it has
 // executed the command is killed.
 const startTimeout = 20 * time.Second
@@ -25,7 +28,7 @@ const startTimeout = 20 * time.Second
 func pidNamespace() rung {
 	return rung{
 		name: "pidns", level: Atomic,
-		facts: Facts{HostDeathSafe: true, BornInside: true, Transparent: true},
+		facts: Facts{HostDeathSafe: true, BornInside: true, Transparent: true, Limited: true},
 		possible: func(*Spec) error {
 			if os.Geteuid() != 0 {
 				return errors.New("needs root")
@@ -43,7 +46,7 @@ func pidNamespace() rung {
 func pidNamespaceUser() rung {
 	return rung{
 		name: "pidns-user", level: Atomic,
-		facts: Facts{HostDeathSafe: true, BornInside: true},
+		facts: Facts{HostDeathSafe: true, BornInside: true, Limited: true},
 		possible: func(*Spec) error {
 			if os.Geteuid() == 0 {
 				return errors.New("as root there is no need of a user namespace")
@@ -69,7 +72,7 @@ func pidNamespaceUser() rung {
 func subreaper() rung {
 	return rung{
 		name: "subreaper", level: Tracked,
-		facts:    Facts{BornInside: true, Transparent: true},
+		facts:    Facts{BornInside: true, Transparent: true, Limited: true},
 		possible: func(*Spec) error { return nil },
 		start: func(ctx context.Context, s *Spec) (holder, error) {
 			return startShim(ctx, s, shim.AsSubreaper, &syscall.SysProcAttr{})
@@ -105,18 +108,59 @@ func startShim(ctx context.Context, s *Spec, mode shim.Mode, attr *syscall.SysPr
 	if !ok {
 		return nil, &os.PathError{Op: "start", Path: s.Path, Err: syscall.E2BIG}
 	}
-	h, err := launch(s, mode, exe, attr)
+	files, null, err := s.files()
 	if err != nil {
 		return nil, err
 	}
+	h, err := launch(files, mode, exe, attr)
+	null.Close()
+	if err != nil {
+		return nil, &refusal{err} // the command has not been looked at
+	}
 	if err := h.handshake(ctx, s, spec); err != nil {
-		h.process.Kill()
-		h.process.Wait()
-		h.control.Close()
+		if stuck := h.abandon(); stuck != nil {
+			err = errors.Join(err, stuck)
+		}
 		return nil, err
 	}
 	go h.listen()
 	return h, nil
+}
+
+// abandonTimeout is how long a shim gets to undo a start, before it is killed, and then to be gone.
+const abandonTimeout = 2 * time.Second
+
+// abandon undoes a start that failed. The command may have been executed already, without its shim having been able to
+// say so: a subreaper is therefore asked, by the socket's end, to cut its tree, for killed it would set the command free.
+func (h *shimmed) abandon() error {
+	gone := make(chan struct{})
+	go func() {
+		h.process.Wait()
+		close(gone)
+	}()
+	defer h.control.Close()
+	if h.mode == shim.AsSubreaper {
+		h.shutdown()
+		select {
+		case <-gone:
+			return nil
+		case <-time.After(abandonTimeout):
+		}
+	}
+	h.process.Kill()
+	select {
+	case <-gone:
+		return nil
+	case <-time.After(abandonTimeout):
+		return fmt.Errorf("shim %d does not end", h.process.Pid)
+	}
+}
+
+// shutdown ends the direction to the shim.
+func (h *shimmed) shutdown() {
+	if raw, err := h.control.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_WR) })
+	}
 }
 
 // shimPath is the file to execute. /proc/self/exe is this very program, also when its file has been replaced or removed
@@ -134,19 +178,8 @@ func shimPath(s *Spec) (string, error) {
 	return os.Executable()
 }
 
-// launch executes the shim with its descriptors. Every error is a refusal: the command has not been looked at.
-func launch(s *Spec, mode shim.Mode, exe string, attr *syscall.SysProcAttr) (h *shimmed, err error) {
-	defer func() {
-		if err != nil {
-			err = &refusal{err}
-		}
-	}()
-	files, null, err := s.files()
-	if err != nil {
-		return nil, err
-	}
-	defer null.Close()
-
+// launch executes the shim with the command's descriptors and its own.
+func launch(files []*os.File, mode shim.Mode, exe string, attr *syscall.SysProcAttr) (*shimmed, error) {
 	trigger, err := shim.NewTrigger()
 	if err != nil {
 		return nil, fmt.Errorf("make trigger: %w", err)
@@ -171,8 +204,10 @@ func launch(s *Spec, mode shim.Mode, exe string, attr *syscall.SysProcAttr) (h *
 	}
 	own = append(own, os.NewFile(uintptr(engine), "engine"))
 
-	// GOMAXPROCS and GOGC keep the shim's own runtime small; the command does not inherit them.
-	env := []string{shim.Env + "=" + strconv.Itoa(len(files)), "GOMAXPROCS=1", "GOGC=off"}
+	// GOMAXPROCS keeps the shim's own runtime small; the command does not inherit it. A process group of its own keeps a
+	// subreaper alive when the engine's whole group is killed, and any shim from the terminal's keys.
+	env := []string{shim.Env + "=" + strconv.Itoa(len(files)), "GOMAXPROCS=1"}
+	attr.Setpgid = true
 	process, err := os.StartProcess(exe, []string{"coppice-shim"},
 		&os.ProcAttr{Env: env, Files: append(files, own...), Sys: attr})
 	if err != nil {
@@ -185,11 +220,8 @@ func launch(s *Spec, mode shim.Mode, exe string, attr *syscall.SysProcAttr) (h *
 
 // handshake sends the spec and takes the shim's first word.
 func (h *shimmed) handshake(ctx context.Context, s *Spec, spec []byte) error {
-	limit := time.Now().Add(startTimeout)
-	if d, ok := ctx.Deadline(); ok && d.Before(limit) {
-		limit = d
-	}
-	h.control.SetDeadline(limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errStuck)
+	defer cancel()
 	stop := context.AfterFunc(ctx, func() { h.control.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if _, err := h.control.Write(spec); err != nil {
@@ -197,12 +229,16 @@ func (h *shimmed) handshake(ctx context.Context, s *Spec, spec []byte) error {
 	}
 	e, err := h.event()
 	switch {
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil && context.Cause(ctx) != errStuck:
 		return fmt.Errorf("start %s: %w", s.Path, context.Cause(ctx))
 	case err != nil:
 		return &refusal{fmt.Errorf("shim does not answer: %w", err)}
 	case e.Kind == shim.Failed && shim.Step(e.B) == shim.StepExec:
 		return &os.PathError{Op: "exec", Path: s.Path, Err: syscall.Errno(e.A)}
+	case e.Kind == shim.Failed && shim.Step(e.B) == shim.StepDir:
+		return &os.PathError{Op: "chdir", Path: s.Dir, Err: syscall.Errno(e.A)}
+	case e.Kind == shim.Failed && shim.Step(e.B) == shim.StepLimits:
+		return fmt.Errorf("start %s: %w", s.Path, os.NewSyscallError("setrlimit", syscall.Errno(e.A)))
 	case e.Kind == shim.Failed:
 		return &refusal{fmt.Errorf("%s: %w", shim.Step(e.B), syscall.Errno(e.A))}
 	case e.Kind != shim.Started:
@@ -211,7 +247,7 @@ func (h *shimmed) handshake(ctx context.Context, s *Spec, spec []byte) error {
 	if !stop() {
 		return fmt.Errorf("start %s: %w", s.Path, context.Cause(ctx))
 	}
-	return h.control.SetDeadline(time.Time{})
+	return nil // no deadline has been set: only the function just stopped sets one
 }
 
 func (h *shimmed) event() (shim.Event, error) {
@@ -240,9 +276,11 @@ func (h *shimmed) listen() {
 			empty = true
 		}
 	}
-	// The mutex is not held while this blocks: os.Process keeps Kill from a pid that Wait has set free.
-	h.process.Wait()
+	// The pid is set free under the lock, so that members never reads below another's; the lock is not held while this
+	// blocks.
+	awaitExit(h.process.Pid)
 	h.mu.Lock()
+	h.process.Wait()
 	h.dead = true
 	h.mu.Unlock()
 	h.control.Close()
@@ -277,7 +315,17 @@ func (h *shimmed) kill() {
 		h.process.Kill()
 		return
 	}
-	h.control.Write([]byte{shim.OrderKill}) // an error means that the shim is gone, which listen sees
+	h.process.Signal(syscall.SIGCONT) // a worker of the same user may have stopped the shim
+	h.order(shim.OrderKill)           // an error means that the shim is gone, which listen sees
+}
+
+// orderTimeout bounds the write of an order: only a shim that is stopped lets its socket fill.
+const orderTimeout = time.Second
+
+func (h *shimmed) order(b ...byte) error {
+	h.control.SetWriteDeadline(time.Now().Add(orderTimeout))
+	_, err := h.control.Write(b)
+	return err
 }
 
 func (h *shimmed) empty() error {
@@ -293,7 +341,10 @@ func (h *shimmed) signal(sig os.Signal) error {
 	if !ok || n <= 0 || n > 64 {
 		return fmt.Errorf("signal %v: %w", sig, errors.ErrUnsupported)
 	}
-	if _, err := h.control.Write([]byte{shim.OrderSignal, byte(n)}); err != nil {
+	switch err := h.order(shim.OrderSignal, byte(n)); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("signal %v: the shim is stuck: %w", sig, err)
+	case err != nil:
 		return os.ErrProcessDone
 	}
 	return nil

@@ -31,8 +31,8 @@ type Spec struct {
 	// Dir is the working folder; empty means the engine's.
 	Dir string
 	// Stdin, Stdout and Stderr are the command's first three descriptors; nil is the null device. Extra follow from 3
-	// on (on Windows they are inherited as handles: see Link). All stay the caller's: close them after Start, or a
-	// reader never sees their end.
+	// on (on Windows they are inherited as handles: see Link), nil being the null device as well. All stay the caller's:
+	// close them after Start, or a reader never sees their end.
 	Stdin, Stdout, Stderr *os.File
 	Extra                 []*os.File
 
@@ -55,11 +55,12 @@ type Spec struct {
 }
 
 // Limits are per process and inherited (setrlimit(2)). They are set before the command's first instruction where there
-// is a shim, and not at all elsewhere: see Tree.Limited.
+// is a shim, and not at all elsewhere: see Facts.Limited. A limit above the engine's own hard limit comes to that
+// one; one that the shim could not live with is EINVAL.
 type Limits struct {
 	NoCore bool   // core files of size 0
-	Files  uint64 // open descriptors
-	Data   uint64 // bytes of private writable memory (RLIMIT_DATA)
+	Files  uint64 // open descriptors; at least 16 more than the command is given
+	Data   uint64 // bytes of private writable memory (RLIMIT_DATA); at least 128 MiB
 	File   uint64 // bytes of the largest file it may write
 	Tasks  uint64 // processes and threads of the tree; only where the tree has a user namespace of its own
 }
@@ -120,9 +121,13 @@ func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
 // Start starts the command on the best rung that the host gives. It returns once the command has been executed: an error
-// means that nothing of it runs. A command that cannot be executed is an *os.PathError with its errno; a level that
-// cannot be had is a *LevelError. ctx bounds the start alone.
+// means that nothing of it runs. A command that cannot be executed is an *os.PathError with its errno, and so is a folder that
+// cannot be entered; a level that cannot be had is a *LevelError; a descriptor that is closed is os.ErrClosed. ctx bounds
+// the start alone: when it ends before that, the error is its cause.
 func Start(ctx context.Context, spec Spec) (*Tree, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.Path, context.Cause(ctx))
+	}
 	if spec.Args == nil {
 		spec.Args = []string{spec.Path}
 	}
@@ -131,7 +136,11 @@ func Start(ctx context.Context, spec Spec) (*Tree, error) {
 	}
 	var tried []Tried
 	for _, r := range ladder() {
-		if spec.Rung != "" && r.name != spec.Rung || r.level < spec.Level {
+		if spec.Rung != "" && r.name != spec.Rung {
+			continue
+		}
+		if r.level < spec.Level {
+			tried = append(tried, Tried{r.name, fmt.Sprintf("its level is %s only", r.level)})
 			continue
 		}
 		err := r.possible(&spec)
@@ -150,7 +159,11 @@ func Start(ctx context.Context, spec Spec) (*Tree, error) {
 		}
 		tried = append(tried, Tried{r.name, err.Error()})
 	}
-	return nil, fmt.Errorf("start %s: %w", spec.Path, &LevelError{Wanted: max(spec.Level, Direct), Rung: spec.Rung, Tried: tried})
+	wanted := spec.Level
+	if spec.Rung == "" {
+		wanted = max(wanted, Direct)
+	}
+	return nil, fmt.Errorf("start %s: %w", spec.Path, &LevelError{Wanted: wanted, Rung: spec.Rung, Tried: tried})
 }
 
 // Rungs lists the names of the rungs that this system has, best first.
@@ -296,11 +309,15 @@ func (s *Spec) files() (files []*os.File, null *os.File, err error) {
 	if null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
 		return nil, nil, err
 	}
-	for _, f := range []*os.File{s.Stdin, s.Stdout, s.Stderr} {
+	for i, f := range append([]*os.File{s.Stdin, s.Stdout, s.Stderr}, s.Extra...) {
 		if f == nil {
 			f = null
 		}
+		if f.Fd() == ^uintptr(0) {
+			null.Close()
+			return nil, nil, fmt.Errorf("start %s: descriptor %d: %w", s.Path, i, os.ErrClosed)
+		}
 		files = append(files, f)
 	}
-	return append(files, s.Extra...), null, nil
+	return files, null, nil
 }

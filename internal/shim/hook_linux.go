@@ -45,7 +45,13 @@ func triggered(fd int) bool {
 
 // NewTrigger makes the sealed file. The caller closes it.
 func NewTrigger() (int, error) {
-	fd, err := unix.MemfdCreate("coppice-shim", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	// A host may refuse memory files that could be executed (sysctl vm.memfd_noexec, Linux 6.3); older kernels do not
+	// know the flag.
+	fd, err := unix.MemfdCreate("coppice-shim", flags|unix.MFD_NOEXEC_SEAL)
+	if err == unix.EINVAL {
+		fd, err = unix.MemfdCreate("coppice-shim", flags)
+	}
 	if err != nil {
 		return -1, err
 	}

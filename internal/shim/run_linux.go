@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"math"
 	"runtime"
 	"sync"
 	"syscall"
@@ -22,7 +23,10 @@ func run(trigger int) {
 		unix.CloseOnExec(fd)
 	}
 	unix.Close(trigger)
-	ignoreSignals()
+	// What the engine holds without close-on-exec (it may have inherited it so) is not the command's. Closing it here
+	// could close what the runtime has opened.
+	unix.CloseRange(uint(engine)+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	ignore(handled)
 	// A worker of the same uid could otherwise trace or rewrite the shim (ptrace(2), PTRACE_MODE_ATTACH: the target
 	// must be dumpable). Packages of the host read /proc/<pid>/stat alone, which stays readable.
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -53,21 +57,37 @@ type shim struct {
 
 func exit() { unix.Exit(0) }
 
-// ignoreSignals makes the shim deaf. The Go runtime handles every signal, and dies of most of them; as PID 1 it would
-// be safe from a worker's signals only if it handled none. SIG_IGN is not passed on to the command: the runtime resets
-// in the child what it believes to handle. SIGCHLD must not be ignored, or wait4 finds nothing.
-func ignoreSignals() {
+// handled and unhandled are the signals that the Go runtime handles, and those that have their default.
+const (
+	handled   = true
+	unhandled = false
+)
+
+// ignore makes the shim deaf. The Go runtime handles nearly every signal, and dies of most of them; as PID 1 the shim would
+// be safe from a worker's signals only if it handled none.
+//
+// The command does not inherit what the runtime handled: after a fork it sets these back to the default, not knowing that
+// it handles them no longer (clearSignalHandlers in runtime/signal_unix.go). It does not know of the others, those that
+// stop a process and 34: they are ignored only after the fork. What the engine itself was started with ignored, as
+// SIGHUP under nohup, stays so for the command, as it does for any.
+func ignore(which bool) {
 	type sigaction struct {
 		handler, flags, restorer uintptr
 		mask                     uint64
 	}
-	ignore := sigaction{handler: 1}
-	for sig := uintptr(1); sig < 32; sig++ {
+	deaf := sigaction{handler: 1}
+	for sig := uintptr(1); sig <= 64; sig++ {
 		switch syscall.Signal(sig) {
-		case syscall.SIGCHLD, syscall.SIGKILL, syscall.SIGSTOP:
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCONT:
 			continue
+		case syscall.SIGCHLD:
+			continue // or wait4 would find nothing
 		}
-		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0)
+		var have sigaction
+		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&have)), 8, 0, 0)
+		if (have.handler > 1) == which {
+			syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&deaf)), 0, 8, 0, 0)
+		}
 	}
 }
 
@@ -146,10 +166,13 @@ func (s *shim) start() {
 			s.fail(StepConfine, err)
 		}
 	}
+	if s.spec.Dir != "" {
+		if err := unix.Chdir(s.spec.Dir); err != nil {
+			s.fail(StepDir, err)
+		}
+	}
 	for _, l := range s.spec.Limits {
-		// On the shim itself, which the command then inherits: there is no moment in which the command has none. The shim
-		// stays below all of them.
-		if err := unix.Setrlimit(int(l.Resource), &unix.Rlimit{Cur: l.Value, Max: l.Value}); err != nil {
+		if err := s.limit(l); err != nil {
 			s.fail(StepLimits, err)
 		}
 	}
@@ -160,14 +183,17 @@ func (s *shim) start() {
 	for fd := range files {
 		files[fd] = uintptr(fd)
 	}
-	pid, err := syscall.ForkExec(s.spec.Path, s.spec.Args, &syscall.ProcAttr{
-		Dir: s.spec.Dir, Env: s.spec.Env, Files: files,
-		Sys: &syscall.SysProcAttr{Setsid: s.spec.NewSession, Setpgid: !s.spec.NewSession},
-	})
+	attr := &syscall.SysProcAttr{Setsid: s.spec.NewSession, Setpgid: !s.spec.NewSession}
+	if s.spec.Mode == AsSubreaper {
+		// One more ring: who kills this shim, kills the command at least. This thread lives as long as the shim.
+		attr.Pdeathsig = syscall.SIGKILL
+	}
+	pid, err := syscall.ForkExec(s.spec.Path, s.spec.Args, &syscall.ProcAttr{Env: s.spec.Env, Files: files, Sys: attr})
 	if err != nil {
 		s.fail(StepExec, err)
 	}
 	s.leader = pid
+	ignore(unhandled)
 	s.letGo()
 	s.tell(Event{Kind: Started, A: uint64(pid)})
 }
@@ -187,21 +213,39 @@ func (s *shim) letGo() {
 	}
 }
 
+// ownFiles is how many descriptors the shim needs besides the command's.
+const ownFiles = 16
+
+// ownData is what the shim needs: the Go runtime maps about 70 MiB at once (VmData of /proc/<pid>/status), and dies,
+// now and then already of a thread more, when it cannot map what it needs.
+const ownData = 128 << 20
+
+// limit sets a limit on the shim itself, and the command inherits it: there is no moment in which the command has none.
+// One that the shim itself could not live with is refused. A hard limit that is lower stays, since only root could raise
+// it.
+func (s *shim) limit(l Limit) error {
+	switch {
+	case l.Resource == unix.RLIMIT_NOFILE && l.Value < uint64(s.spec.Files+ownFiles):
+		return unix.EINVAL
+	case l.Resource == unix.RLIMIT_DATA && l.Value < ownData:
+		return unix.EINVAL
+	}
+	var have unix.Rlimit
+	if err := unix.Getrlimit(int(l.Resource), &have); err != nil {
+		return err
+	}
+	value := min(l.Value, have.Max)
+	return unix.Setrlimit(int(l.Resource), &unix.Rlimit{Cur: value, Max: value})
+}
+
 // renounce gives up, on this thread, what the command shall not have. The shim's permitted set stays: a process that
 // holds a capability which another lacks cannot be traced by it (capabilities(7), ptrace(2)).
 func (s *shim) renounce() error {
+	still := s.spec.NoNewPrivileges
 	if s.spec.DropCapabilities {
-		for c := uintptr(0); ; c++ {
-			err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
-			if err == unix.EINVAL && c > unix.CAP_CHOWN {
-				break // beyond the last one that this kernel knows
-			}
-			if err == unix.EPERM && noCapabilities() {
-				break // there is nothing to give up, nor a way to gain it with no_new_privs
-			}
-			if err != nil {
-				return err
-			}
+		bounded, err := clearBounding()
+		if err != nil {
+			return err
 		}
 		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 			return err
@@ -209,11 +253,27 @@ func (s *shim) renounce() error {
 		if err := clearInheritable(); err != nil {
 			return err
 		}
+		// With a bounding set left, a set-user-id program would give back what has been dropped.
+		still = still || !bounded
 	}
-	if s.spec.NoNewPrivileges {
+	if still {
 		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
 	return nil
+}
+
+// clearBounding empties the bounding set; false if that is not allowed to a shim that has no capability to lose either.
+func clearBounding() (bool, error) {
+	for c := uintptr(0); ; c++ {
+		switch err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); {
+		case err == unix.EINVAL && c > unix.CAP_CHOWN:
+			return true, nil // beyond the last one that this kernel knows
+		case err == unix.EPERM && noCapabilities():
+			return false, nil
+		case err != nil:
+			return false, err
+		}
+	}
 }
 
 func noCapabilities() bool {
@@ -285,7 +345,11 @@ func (s *shim) watch() {
 	for {
 		n, err := unix.Poll(p, timeout)
 		switch {
+		case err == unix.EINTR:
 		case err != nil:
+			// A worker of the same user may lower this process's limit of descriptors by prlimit(2), and then poll(2)
+			// fails: a shim that cannot see its engine any more must not go on.
+			s.cut()
 		case n == 0 || p[0].Revents != 0:
 			s.cut()
 		case p[1].Revents != 0:
@@ -316,6 +380,11 @@ func (s *shim) cut() {
 	}
 	pause := unix.Timespec{Nsec: 200e3}
 	for {
+		if blind() {
+			// A worker of the same user has taken our descriptors away (prlimit(2)). This exit takes the command along,
+			// and the engine learns that nothing is proved.
+			exit()
+		}
 		// reap exits when nothing is left.
 		for _, p := range Descendants(unix.Getpid()) {
 			p.Kill()
@@ -323,4 +392,13 @@ func (s *shim) cut() {
 		unix.Nanosleep(&pause, nil)
 		pause.Nsec = min(pause.Nsec*2, 20e6)
 	}
+}
+
+// blind says whether the limit of descriptors forbids a look at /proc.
+func blind() bool {
+	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err == unix.EMFILE
 }

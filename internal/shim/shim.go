@@ -86,6 +86,7 @@ const (
 	StepSpec Step = iota + 1
 	StepConfine
 	StepLimits
+	StepDir
 	StepExec
 )
 
@@ -97,6 +98,8 @@ func (s Step) String() string {
 		return "giving up privileges"
 	case StepLimits:
 		return "setting limits"
+	case StepDir:
+		return "entering the working folder"
 	case StepExec:
 		return "executing the command"
 	}

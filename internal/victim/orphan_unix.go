@@ -1,0 +1,15 @@
+//go:build unix
+
+package victim
+
+import (
+	"os"
+	"syscall"
+)
+
+// Orphan executes this program with the arguments, argv[0] among them, in a session of its own, with descriptor hold as
+// its descriptor 3, and does not wait for it. It is the step of a daemon's double fork, for the demonstration; the caller's
+// program bounds its own life.
+func Orphan(argv []string, hold *os.File) error {
+	return orphan(argv, hold, &os.ProcAttr{Sys: &syscall.SysProcAttr{Setsid: true}})
+}

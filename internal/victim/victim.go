@@ -1,0 +1,79 @@
+// Package victim is the programs that misbehave in tests. A test binary calls Main first thing in its TestMain and is
+// then a victim when it was executed with the arguments that Args makes.
+//
+// Every victim is bounded: it ends by itself after Lifetime, and one that forks does so a fixed number of times. It holds
+// descriptor Witness open, and so do all of its descendants: the pipe behind it ends when the last of them is gone. On
+// it each process says Ready with one line when it has taken its place.
+package victim
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Lifetime is the longest that a victim lives, left to itself.
+const Lifetime = 20 * time.Second
+
+// Witness is the descriptor of the pipe that tells an outside observer who is left.
+const Witness = 3
+
+// Ready is the line that each process of a victim writes.
+const Ready = "ready"
+
+// word marks a victim's arguments; argv[0] is free for it to lie with.
+const word = "coppice-victim"
+
+// program is one victim. It ends the process by returning its exit status.
+type program func(args []string) int
+
+// Args are the arguments, argv[0] among them, that make the victim of that name of the binary.
+func Args(name string, args ...string) []string {
+	return append([]string{"victim", word, name}, args...)
+}
+
+// Main is the victim that the arguments name, and then does not return.
+func Main() {
+	if len(os.Args) < 3 || os.Args[1] != word {
+		return
+	}
+	run, ok := programs[os.Args[2]]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "no victim %q\n", os.Args[2])
+		os.Exit(96)
+	}
+	time.AfterFunc(Lifetime, func() { os.Exit(95) })
+	os.Exit(run(os.Args[3:]))
+}
+
+// Names lists the victims.
+func Names() []string {
+	var out []string
+	for name := range programs {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// say writes a line on the witness. One write of this size to a pipe is never torn (pipe(7)).
+func say(words ...string) {
+	if f := os.NewFile(Witness, "witness"); f != nil {
+		io.WriteString(f, strings.Join(words, " ")+"\n")
+	}
+}
+
+// untilTold waits until standard input ends, which is how a test tells the leader of a tree to leave it.
+func untilTold() int {
+	io.Copy(io.Discard, os.Stdin)
+	return 3
+}
+
+// forEver waits for the end of the victim's lifetime.
+func forEver() int {
+	time.Sleep(2 * Lifetime)
+	return 94
+}

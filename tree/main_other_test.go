@@ -1,0 +1,9 @@
+//go:build !linux
+
+package tree
+
+func engineMain() {}
+
+func openDescriptors() int { return 0 }
+
+func ownChildren() []Member { return nil }
