@@ -36,7 +36,7 @@ func (e *TooLargeError) Unwrap() error { return e.Err }
 
 // DeadlineError says that the worker had not answered when the dispatch's deadline came. It has been cut.
 type DeadlineError struct {
-	After time.Duration // from the dispatch's first byte to its deadline
+	After time.Duration // from right before the request's first byte, or at boot from the start, to the deadline
 }
 
 func (e *DeadlineError) Error() string {

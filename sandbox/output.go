@@ -18,9 +18,10 @@ const (
 	lineBurst = 500     // lines at once
 	lineRate  = 200     // lines a second after that
 	lastLines = 20      // kept for the story of a cut
-	// settling is how long a dispatch waits at most until what was printed before it has been read. Only a worker that
-	// prints without end makes it wait so long.
-	settling = 5 * time.Millisecond
+	// pipeSize is as much as a pipe holds: when so much has been read of one, what it held before has been read.
+	pipeSize = 64 << 10
+	// settling bounds the wait for the readers, which wait for nobody themselves.
+	settling = time.Second
 )
 
 // output takes what one worker prints. It reads whatever comes, so that a worker never waits for its reader, and passes on
@@ -34,6 +35,7 @@ type output struct {
 
 	reading sync.Mutex // held over a read from a pipe and its note of the message
 	message int64      // what the worker was given last
+	taken   [2]int     // bytes read of each stream
 
 	mu      sync.Mutex
 	tokens  float64
@@ -72,22 +74,31 @@ func (o *output) open() (stdout, stderr *os.File, err error) {
 		return nil, nil, err
 	}
 	o.streams = []*os.File{r1, r2}
-	o.readers.Go(func() { o.read("stdout", r1) })
-	o.readers.Go(func() { o.read("stderr", r2) })
+	o.readers.Go(func() { o.read(0, r1) })
+	o.readers.Go(func() { o.read(1, r2) })
 	return stdout, stderr, nil
 }
 
 // begin says that the worker is about to get a message: what it has printed until now belongs to the one before.
 func (o *output) begin(message int64) {
-	for limit := time.Now().Add(settling); ; time.Sleep(50 * time.Microsecond) {
-		o.reading.Lock()
-		if !confine.Unread(o.streams) || time.Now().After(limit) {
-			break
-		}
-		o.reading.Unlock()
+	o.reading.Lock()
+	defer o.reading.Unlock()
+	if confine.Unread(o.streams) {
+		o.catchUp()
 	}
 	o.message = message
-	o.reading.Unlock()
+}
+
+// catchUp waits until the readers have taken what lies in the pipes now. A worker that prints without end is not waited for.
+func (o *output) catchUp() {
+	limit := time.Now().Add(settling)
+	for i, r := range o.streams {
+		for until := o.taken[i] + pipeSize; o.taken[i] < until && confine.Unread([]*os.File{r}) && time.Now().Before(limit); {
+			o.reading.Unlock()
+			time.Sleep(50 * time.Microsecond)
+			o.reading.Lock()
+		}
+	}
 }
 
 // finish ends the capture of a worker that is gone: the readers get a moment for what lies in the pipes, and are then
@@ -123,12 +134,16 @@ func within(event <-chan struct{}, d time.Duration) bool {
 }
 
 // read takes lines from one stream until its end.
-func (o *output) read(stream string, r *os.File) {
-	l := lines{emit: func(message int64, text []byte) { o.line(stream, message, text) }}
+func (o *output) read(stream int, r *os.File) {
+	name := [...]string{"stdout", "stderr"}[stream]
+	l := lines{emit: func(message int64, text []byte) { o.line(name, message, text) }}
 	b := make([]byte, 32<<10)
 	for {
 		var message int64
-		n, err := confine.ReadPrinted(r, b, &o.reading, func() { message = o.message })
+		n, err := confine.ReadPrinted(r, b, &o.reading, func(n int) {
+			message = o.message
+			o.taken[stream] += n
+		})
 		l.take(message, b[:n])
 		if err != nil {
 			l.end()

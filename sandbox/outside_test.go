@@ -73,7 +73,7 @@ func watchOutside(t *testing.T, token string) *outside {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		tick := time.NewTicker(10 * time.Millisecond)
+		tick := time.NewTicker(40 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			o.note()

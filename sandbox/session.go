@@ -183,7 +183,7 @@ func (s *Session) Boot(ctx context.Context) error {
 // sent. Blame sorts them.
 //
 // What the worker wrote, or that it died, before the request's first byte is charged to no message: the worker is replaced
-// and the dispatch goes on.
+// and the dispatch goes on. If it dies while the request lies unread in the pipe, nobody can tell: that is a *CrashError.
 func (s *Session) Dispatch(ctx context.Context, r Request) (Result, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		return Result{}, errors.New("dispatch: the context has no deadline")
@@ -327,6 +327,10 @@ func (s *Session) start(ctx context.Context) (*life, error) {
 	}
 	if err == nil {
 		return l, nil
+	}
+	var late *DeadlineError
+	if errors.As(err, &late) {
+		late.After = time.Since(began)
 	}
 	s.retire(l, err, 0)
 	if errors.Is(err, ErrClosed) {

@@ -29,6 +29,20 @@ func victim(name string) {
 		good()
 	case "raw":
 		raw()
+	case "example":
+		worker.Main(worker.Handler("greet", func(_ context.Context, m *worker.Message) (worker.Result, error) {
+			return worker.Send("greetings", append([]byte("hello, "), m.Body...)), nil
+		}), worker.Handler("echo", func(_ context.Context, m *worker.Message) (worker.Result, error) {
+			return worker.Send("out", m.Body), nil
+		}))
+	case "pipe": // no worker: the other end of a bare pipe
+		size, _ := strconv.Atoi(os.Args[3])
+		for b := make([]byte, size); ; {
+			if _, err := io.ReadFull(os.Stdin, b); err != nil {
+				os.Exit(0)
+			}
+			os.Stdout.Write(b)
+		}
 	case "linger":
 		time.Sleep(lifetime)
 	case "fork": // the first of two forks: its child lives on, with everything that it was given
@@ -187,7 +201,7 @@ func (p plain) misbehave(r *wire.Request) {
 			time.Sleep(20 * time.Millisecond)
 		}
 	case "late":
-		time.Sleep(400 * time.Millisecond)
+		time.Sleep(600 * time.Millisecond)
 		p.write(answer(r))
 		time.Sleep(lifetime)
 	case "stage": // with one write, so that it lies in the pipe by the time that the first is read

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadPrinted reads from the pipe that a worker prints into, as f.Read does. read is called right after bytes have left
+// ReadPrinted reads from the pipe that a worker prints into, as f.Read does. read is called with their number right after bytes have left
 // the pipe, under the same lock: whoever holds the lock and finds nothing Unread knows that read was called for
 // everything that had been printed by then.
-func ReadPrinted(f *os.File, b []byte, lock sync.Locker, read func()) (n int, err error) {
+func ReadPrinted(f *os.File, b []byte, lock sync.Locker, read func(n int)) (n int, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -30,7 +30,7 @@ func ReadPrinted(f *os.File, b []byte, lock sync.Locker, read func()) (n int, er
 			case unix.EAGAIN:
 				return false
 			}
-			read()
+			read(max(n, 0))
 			return true
 		}
 	})

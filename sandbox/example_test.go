@@ -1,0 +1,35 @@
+package sandbox_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"coppice.dev/coppice/sandbox"
+	"coppice.dev/coppice/wire"
+)
+
+// The command is a program that calls worker.Main; here it is this test binary, executed again.
+func Example() {
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	session, err := sandbox.New(sandbox.Spec{Name: "greet", Command: []string{self, "victim", "example", "-"}})
+	if err != nil {
+		panic(err)
+	}
+	defer session.Close(context.Background())
+
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	result, err := session.Dispatch(ctx, sandbox.Request{Phase: wire.PhaseHandle, Name: "greet", Message: 1, Body: []byte("world")})
+	if err != nil {
+		panic(err) // sandbox.Blame(err) says whose fault it is
+	}
+	for _, send := range result.Sends {
+		fmt.Printf("to %s: %s\n", send.To, send.Body)
+	}
+	// Output: to greetings: hello, world
+}
