@@ -6,12 +6,14 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"coppice.dev/coppice/internal/victim"
+	"coppice.dev/coppice/tree"
 	"coppice.dev/coppice/worker"
 )
 
@@ -31,10 +33,11 @@ func demoWorkerCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "demo-worker", Hidden: true, Args: cobra.ArbitraryArgs}
 	return verb(cmd, func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return orphan(args[0])
+			return orphan(args[0], os.Stderr)
 		}
+		pipe := responsePipe()
 		worker.Main(worker.Router("route", demoRoute), worker.Handler("admit", admit), worker.Handler("results", results),
-			worker.Handler("agenda", agenda))
+			worker.Handler("agenda", func(_ context.Context, m *worker.Message) (worker.Result, error) { return agenda(m, pipe) }))
 		return nil
 	})
 }
@@ -83,8 +86,19 @@ func results(_ context.Context, m *worker.Message) (worker.Result, error) {
 	return worker.Sends(worker.Send("emr", m.Body), worker.Send("archive", m.Body)), nil
 }
 
+// responsePipe is the worker's end of the wire to the engine, which no honest handler looks for. It has to be looked up
+// before package worker takes its place out of the environment.
+func responsePipe() *os.File {
+	_, second, _ := strings.Cut(os.Getenv(tree.LinkEnv), ",")
+	n, err := strconv.ParseUint(second, 10, 63)
+	if err != nil {
+		return nil // started by hand: worker.Main says so
+	}
+	return os.NewFile(uintptr(n), "response pipe")
+}
+
 // agenda is the handler that turns hostile.
-func agenda(_ context.Context, m *worker.Message) (worker.Result, error) {
+func agenda(m *worker.Message, pipe *os.File) (worker.Result, error) {
 	has := func(note string) bool { return bytes.Contains(m.Body, []byte("||"+note+"\r")) }
 	switch {
 	case has(noteSpin):
@@ -95,7 +109,7 @@ func agenda(_ context.Context, m *worker.Message) (worker.Result, error) {
 		crash()
 		select {}
 	case has(noteEscape):
-		if err := orphan("first"); err != nil {
+		if err := orphan("first", pipe); err != nil {
 			return worker.Nothing, err
 		}
 		select {}
@@ -111,14 +125,14 @@ func crash() {
 	}()
 }
 
-// orphan forks twice, each time with a session of its own, the way daemons do; the last process holds the response pipe
-// and does nothing more.
-func orphan(step string) error {
+// orphan forks twice, each time with a session of its own, the way daemons do; the last process holds the response pipe, as
+// its standard error, and does nothing more.
+func orphan(step string, pipe *os.File) error {
 	switch step {
 	case "first":
-		return victim.Orphan(orphanArgs("middle"), os.NewFile(4, "response pipe"))
+		return victim.Orphan(orphanArgs("middle"), pipe)
 	case "middle":
-		return victim.Orphan(orphanArgs("last"), os.NewFile(3, "response pipe"))
+		return victim.Orphan(orphanArgs("last"), pipe)
 	}
 	time.Sleep(orphanLife)
 	return nil

@@ -1,9 +1,6 @@
 package victim
 
-import (
-	"os"
-	"runtime"
-)
+import "os"
 
 func orphan(argv []string, hold *os.File, attr *os.ProcAttr) error {
 	exe, err := os.Executable()
@@ -16,10 +13,7 @@ func orphan(argv []string, hold *os.File, attr *os.ProcAttr) error {
 	}
 	defer null.Close()
 	attr.Env = os.Environ()
-	attr.Files = []*os.File{null, null, null, hold}
-	if runtime.GOOS == "windows" {
-		attr.Files = []*os.File{null, null, hold}
-	}
+	attr.Files = []*os.File{null, null, hold}
 	p, err := os.StartProcess(exe, argv, attr)
 	if err != nil {
 		return err
