@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/engine"
 )
 
@@ -19,7 +23,7 @@ func checkCommand(io stdio) *cobra.Command {
 its code loads and offers what the file asks for. It opens no connection and touches no store, so it may run beside an engine.
 
 Everything that is wrong is printed with file, line, column and a hint; the exit status is then 1.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1, "one DIR"), ValidArgsFunction: folders,
 	}
 	configFlag(cmd, &dir)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line: a worker, or a problem")
@@ -36,11 +40,38 @@ Everything that is wrong is printed with file, line, column and a hint; the exit
 
 // problem is a fault of the configuration, for machines.
 type problem struct {
-	Problem string `json:"problem"`
-	File    string `json:"file,omitempty"`
-	Line    int    `json:"line,omitempty"`
-	Column  int    `json:"column,omitempty"`
-	Hint    string `json:"hint,omitempty"`
+	Problem string   `json:"problem"`
+	What    string   `json:"what,omitempty"` // the worker that it was found in
+	File    string   `json:"file,omitempty"`
+	Line    int      `json:"line,omitempty"`
+	Column  int      `json:"column,omitempty"`
+	Hint    string   `json:"hint,omitempty"`
+	Output  []string `json:"output,omitempty"` // the last lines that the worker printed
+}
+
+// problemsJSON prints what is wrong for machines, and returns what is left to say.
+func problemsJSON(io stdio, err error) error {
+	var many config.Errors
+	var one *config.Error
+	switch {
+	case errors.As(err, &many):
+	case errors.As(err, &one):
+		many = config.Errors{one}
+	case errors.Is(err, context.Canceled), errors.As(err, new(*signalError)):
+		return err
+	default:
+		many = config.Errors{{Msg: oneLine(err)}}
+	}
+	for _, e := range many {
+		if err := lines(io.out).Encode(problemOf(e)); err != nil {
+			return err
+		}
+	}
+	return told()
+}
+
+func problemOf(e *config.Error) problem {
+	return problem{Problem: e.Msg, File: e.File, Line: e.Line, Column: e.Column, Hint: e.Hint}
 }
 
 func check(cmd *cobra.Command, io stdio, dir string, asJSON bool) error {
@@ -48,25 +79,17 @@ func check(cmd *cobra.Command, io stdio, dir string, asJSON bool) error {
 	if asJSON {
 		tell = func(err error) error { return problemsJSON(io, err) }
 	}
-	cfg, err := readConfig(dir)
+	cfg, err := config.Load(dir, os.LookupEnv)
 	if err != nil {
 		return tell(err)
 	}
 	bad := false
 	err = engine.Check(cmd.Context(), cfg, func(c engine.Checked) {
 		bad = bad || c.Error != nil
-		switch {
-		case asJSON && c.Error != nil:
-			problemsJSON(io, c.Error)
-		case asJSON:
-			lines(io.out).Encode(c)
-		case c.Error != nil:
-			fmt.Fprintln(io.err, c.Error)
-			for _, l := range c.Output {
-				fmt.Fprintln(io.err, "  printed:", l)
-			}
-		default:
-			fmt.Fprintf(io.out, "ok  %s: ready in %v, level %s (%s)\n", c.What, c.Took.Round(time.Millisecond), c.Level, c.Rung)
+		if asJSON {
+			checkedJSON(io, c)
+		} else {
+			checkedText(io, c)
 		}
 	})
 	if err != nil {
@@ -79,4 +102,25 @@ func check(cmd *cobra.Command, io stdio, dir string, asJSON bool) error {
 		fmt.Fprintf(io.out, "ok  %s: %d inbound, %d handler, %d outbound\n", cfg.File, len(cfg.Inbounds), len(cfg.Handlers), len(cfg.Outbounds))
 	}
 	return nil
+}
+
+func checkedJSON(io stdio, c engine.Checked) {
+	if c.Error == nil {
+		lines(io.out).Encode(c)
+		return
+	}
+	p := problemOf(c.Error)
+	p.What, p.Output = c.What, c.Output
+	lines(io.out).Encode(p)
+}
+
+func checkedText(io stdio, c engine.Checked) {
+	if c.Error == nil {
+		fmt.Fprintf(io.out, "ok  %s: ready in %v, level %s (%s)\n", c.What, c.Took.Round(time.Millisecond), c.Level, c.Rung)
+		return
+	}
+	fmt.Fprintln(io.err, printableError(c.Error))
+	for _, l := range c.Output {
+		fmt.Fprintln(io.err, "  printed:", printable(l))
+	}
 }

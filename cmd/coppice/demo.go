@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -40,11 +41,12 @@ leaves a process behind that has escaped into sessions of its own, holds the res
 
 It exits with 0 only if each message has the one disposition that it should have, its deliveries arrived once and in order,
 and nothing that it started is left running. The folder stays, for looking; delete it when you have seen enough.`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
-	f.StringVar(&d.dir, "dir", "", "an empty folder, or one to make, instead of a temporary one")
-	f.Uint64Var(&d.seed, "seed", demoSeed, "make other data")
+	f.StringVar(&d.dir, "dir", "", "use the folder `DIR`, empty or to be made, instead of a temporary one")
+	_ = cmd.MarkFlagDirname("dir") // an error only for a flag that is not there
+	f.Uint64Var(&d.seed, "seed", demoSeed, "make other data from `N`")
 	f.BoolVar(&d.keep, "keep", false, "go on serving until Ctrl-C")
 	f.BoolVar(&d.asJSON, "json", false, "print one JSON object a line: what happens, then the sum")
 	return verb(cmd, func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) })
@@ -104,6 +106,7 @@ file = { dir = "out/archive", name = "{id}.hl7" }
 `
 
 func (d *demo) run(ctx context.Context) error {
+	outliveReaders()
 	d.began = time.Now()
 	bounded, cancel := context.WithTimeoutCause(ctx, demoTimeout, fmt.Errorf("the demonstration took longer than %v", demoTimeout))
 	defer cancel()
@@ -285,5 +288,18 @@ func self() string {
 	if err != nil || strings.Contains(filepath.ToSlash(exe), "/go-build") {
 		return "go run ./cmd/coppice"
 	}
-	return shortPath(exe)
+	if found, err := exec.LookPath("coppice"); err == nil && sameFile(found, exe) {
+		return "coppice"
+	}
+	short := shortPath(exe)
+	if !strings.ContainsRune(short, filepath.Separator) {
+		short = "." + string(filepath.Separator) + short // a bare name would be looked up
+	}
+	return shellWord(short)
+}
+
+func sameFile(a, b string) bool {
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
 }

@@ -22,7 +22,7 @@ func initCommand(io stdio) *cobra.Command {
 		Short: "Write a folder with a configuration and a handler that work as they stand",
 		Long: `Init writes coppice.toml, a Python handler and a message to try it with into DIR, which it makes. It changes no file that
 is there already.`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1, 1, "one DIR, which it makes"), ValidArgsFunction: folders,
 	}
 	return verb(cmd, func(_ *cobra.Command, args []string) error { return initFolder(io, args[0]) })
 }
@@ -57,9 +57,9 @@ func initFolder(io stdio, dir string) error {
 		}
 		fmt.Fprintln(io.out, "wrote", filepath.Join(dir, target(name)))
 	}
-	me := self()
+	me, folder := self(), shellWord(dir)
 	fmt.Fprintf(io.out, "\nnext:\n  %s check %s\n  %s serve --config %s\n  %s send --config %s %s\n  %s messages --config %s\n",
-		me, dir, me, dir, me, dir, filepath.Join(dir, "sample.hl7"), me, dir)
+		me, folder, me, folder, me, folder, shellWord(filepath.Join(dir, "sample.hl7")), me, folder)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -37,30 +38,57 @@ type stdio struct {
 func run(args []string, io stdio) int {
 	ctx, ended := untilSignal()
 	defer ended()
-	root := rootCommand(io)
+	return execute(ctx, rootCommand(io), args, io)
+}
+
+// execute is run with a context that ends when the program is told to.
+func execute(ctx context.Context, root *cobra.Command, args []string, io stdio) int {
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	status := statusOf(ctx, cmd, err)
+	switch {
+	case status.err == nil:
+	case status.code == exitUsage:
+		fmt.Fprintf(io.err, "coppice: %s\ntry: %s --help\n", strings.TrimSpace(status.err.Error()), cmd.CommandPath())
+	default:
+		fmt.Fprintln(io.err, "coppice:", printableError(status.err))
+	}
+	return status.code
+}
+
+// statusOf tells with which status and which words an error ends the program.
+func statusOf(ctx context.Context, cmd *cobra.Command, err error) *statusError {
 	var status *statusError
 	var sig *signalError
 	switch {
-	case err == nil:
-		return exitOK
 	case errors.As(err, &status):
-		if status.err != nil {
-			fmt.Fprintln(io.err, "coppice:", status.err)
-		}
-		return status.code
+		return status
 	case errors.As(context.Cause(ctx), &sig):
-		fmt.Fprintf(io.err, "coppice: ended by %v\n", sig.sig)
-		return exitSignal + int(sig.sig)
-	case cmd.Annotations[ran] == "":
-		// Cobra's own: the verb has not begun.
-		fmt.Fprintf(io.err, "coppice: %v\ntry: %s --help\n", err, cmd.CommandPath())
-		return exitUsage
+		return &statusError{exitSignal + int(sig.sig), endedBy(err, sig)}
+	case cmd.Annotations[ran] == "": // cobra's own: the verb has not begun
+		return &statusError{exitUsage, err}
 	}
-	fmt.Fprintln(io.err, "coppice:", err)
-	return exitProblem
+	return &statusError{exitProblem, err}
 }
+
+// endedBy is what there is to say of a verb that a signal ended with err.
+func endedBy(err error, sig *signalError) error {
+	var own *signalError
+	switch {
+	case errors.As(err, &own):
+		return err // and perhaps more than that
+	case errors.Is(err, context.Canceled):
+		return sig
+	}
+	return fmt.Errorf("%w\n%w", err, sig)
+}
+
+// outliveReaders keeps a verb that has work in hand alive when nobody reads what it prints any more. `coppice serve | tee`
+// has to stop in order on Ctrl-C, which ends tee first. Other verbs end at once and quietly then, as programs do.
+func outliveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // signalError is the cause of a context that a signal ended.
 type signalError struct{ sig syscall.Signal }
@@ -72,7 +100,11 @@ func (e *signalError) Error() string { return "ended by " + e.sig.String() }
 func untilSignal() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
+		if !signal.Ignored(sig) { // nohup's, or a script's background
+			signal.Notify(signals, sig)
+		}
+	}
 	go func() {
 		select {
 		case sig := <-signals:

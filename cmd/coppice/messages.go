@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,16 +28,17 @@ func messagesCommand(io stdio) *cobra.Command {
 stopped one.
 
 Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED and ERROR are final.`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	configFlag(cmd, &dir)
 	f := cmd.Flags()
-	f.StringVar(&q.Inbound, "inbound", "", "only from this inbound")
-	f.StringVar(&disposition, "disposition", "", "only with this disposition")
-	f.StringVar(&q.Type, "type", "", "only of this type: ADT, or ADT^A01 (a prefix)")
-	f.StringVar(&q.ControlID, "control-id", "", "only with this control id (a prefix)")
-	f.Int64Var(&before, "before", 0, "only ids below this one, for the next page")
-	f.IntVarP(&q.Limit, "limit", "n", 50, "at most this many")
+	f.StringVar(&q.Inbound, "inbound", "", "only from the inbound `NAME`")
+	f.StringVar(&disposition, "disposition", "", "only with the disposition `WORD`")
+	words(cmd, "disposition", dispositionWords()...)
+	f.StringVar(&q.Type, "type", "", "only of this `TYPE`, a prefix: ADT, or ADT^A01")
+	f.StringVar(&q.ControlID, "control-id", "", "only with this control `ID`, a prefix")
+	f.Int64Var(&before, "before", 0, "only below this `ID`, for the next page")
+	f.IntVarP(&q.Limit, "limit", "n", 50, "at most `N`")
 	f.BoolVar(&count, "count", false, "only count, by disposition")
 	f.BoolVar(&refused, "refused", false, "list what inbounds turned away instead")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
@@ -43,10 +46,13 @@ Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED a
 		if q.Limit < 1 || before < 0 {
 			return usage("--limit is at least 1, and --before an id")
 		}
+		if err := alone(cmd, count, refused); err != nil {
+			return err
+		}
 		q.Before = message.ID(before)
 		q.Disposition = message.Disposition(strings.ToUpper(disposition))
 		if !known(q.Disposition) {
-			return usage("--disposition %q is none of %v", disposition, message.Dispositions())
+			return usage("--disposition %q is none of %s", disposition, strings.Join(dispositionWords(), ", "))
 		}
 		r, err := openReader(cmd.Context(), io, dir)
 		if err != nil {
@@ -64,15 +70,31 @@ Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED a
 }
 
 func known(d message.Disposition) bool {
-	if d == "" {
-		return true
+	return d == "" || slices.Contains(message.Dispositions(), d)
+}
+
+func dispositionWords() (out []string) {
+	for _, d := range message.Dispositions() {
+		out = append(out, string(d))
 	}
-	for _, k := range message.Dispositions() {
-		if k == d {
-			return true
+	return out
+}
+
+// alone refuses filters where they would do nothing.
+func alone(cmd *cobra.Command, count, refused bool) error {
+	if count && refused {
+		return usage("--count and --refused exclude one another")
+	}
+	mode, filters := "--count", []string{"inbound", "disposition", "type", "control-id", "before", "limit"}
+	if refused {
+		mode, filters = "--refused", filters[:5]
+	}
+	for _, f := range filters {
+		if (count || refused) && cmd.Flags().Changed(f) {
+			return usage("%s is about all of the store: leave out --%s", mode, f)
 		}
 	}
-	return false
+	return nil
 }
 
 // openReader opens the store that a folder's configuration names, for looking.
@@ -81,7 +103,20 @@ func openReader(ctx context.Context, io stdio, dir string) (store.Reader, error)
 	if err != nil {
 		return nil, err
 	}
-	return sqlite.OpenReader(ctx, cfg.Store.Path)
+	r, err := sqlite.OpenReader(ctx, cfg.Store.Path)
+	if err != nil {
+		return nil, tellStore(err)
+	}
+	return r, nil
+}
+
+// tellStore puts the hint of a store that could not be opened on a line of its own.
+func tellStore(err error) error {
+	var bad *sqlite.OpenError
+	if !errors.As(err, &bad) || bad.Hint == "" {
+		return err
+	}
+	return fmt.Errorf("open store %s: %w\n  hint: %s", bad.Path, bad.Err, bad.Hint)
 }
 
 // listed is a message for machines.

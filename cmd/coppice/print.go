@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,7 +36,8 @@ func lines(w io.Writer) *json.Encoder {
 
 // table prints rows whose cells line up. Cells are made safe to print; the first row is the heading.
 func table(w io.Writer, rows [][]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var lines bytes.Buffer
+	t := tabwriter.NewWriter(&lines, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		for i, cell := range row {
 			if i > 0 {
@@ -45,35 +47,60 @@ func table(w io.Writer, rows [][]string) error {
 		}
 		fmt.Fprintln(t)
 	}
-	return t.Flush()
+	t.Flush()
+	for line := range bytes.Lines(lines.Bytes()) {
+		if _, err := fmt.Fprintf(w, "%s\n", bytes.TrimRight(line, " \n")); err != nil { // an empty last cell leaves spaces
+			return err
+		}
+	}
+	return nil
 }
 
 // printable writes what a terminal might act on, and what is not UTF-8, as Go would quote it.
 func printable(s string) string {
-	bad := func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
-	if strings.IndexFunc(s, bad) < 0 {
-		return s
-	}
 	var b strings.Builder
-	for i, r := range s {
+	for len(s) > 0 {
+		r, size := utf8.DecodeRuneInString(s)
 		switch {
-		case !bad(r):
+		case r == utf8.RuneError && size == 1, r < 0x80 && !unicode.IsPrint(r):
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case unicode.IsPrint(r):
 			b.WriteRune(r)
-		case r == utf8.RuneError, r < 0x80:
-			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case r > 0xffff:
+			fmt.Fprintf(&b, `\U%08x`, r)
 		default:
 			fmt.Fprintf(&b, `\u%04x`, r)
 		}
+		s = s[size:]
 	}
 	return b.String()
 }
 
+// printableError is an error of which a worker may have written a part, line by line.
+func printableError(err error) string {
+	var out []string
+	for l := range strings.Lines(err.Error()) {
+		l = printable(strings.TrimRight(l, "\r\n"))
+		if len(out) > 0 && !strings.HasPrefix(l, "  ") {
+			l = "  " + l // so that each error begins where a line does
+		}
+		out = append(out, l)
+	}
+	return strings.Join(out, "\n")
+}
+
 // clip shortens a cell to n characters.
 func clip(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
+	last := 0 // where character n begins, which the mark takes the place of
+	for i := range s {
+		switch n--; {
+		case n == 0:
+			last = i
+		case n < 0:
+			return s[:last] + "…"
+		}
 	}
-	return string([]rune(s)[:n-1]) + "…"
+	return s
 }
 
 // clock shows a time where the reader is; a zero one as nothing.
@@ -106,11 +133,11 @@ func tellConfig(io stdio, err error) error {
 	switch {
 	case errors.As(err, &many):
 		for _, e := range many {
-			fmt.Fprintln(io.err, e)
+			fmt.Fprintln(io.err, printableError(e))
 		}
 		return told()
 	case errors.As(err, &one):
-		fmt.Fprintln(io.err, one)
+		fmt.Fprintln(io.err, printableError(one))
 		return told()
 	}
 	return err
@@ -129,23 +156,10 @@ func shortPath(path string) string {
 	return rel
 }
 
-func readConfig(dir string) (*config.Config, error) { return config.Load(dir, os.LookupEnv) }
-
-// problemsJSON prints the errors of a configuration for machines, and returns what is left to say.
-func problemsJSON(io stdio, err error) error {
-	var many config.Errors
-	var one *config.Error
-	switch {
-	case errors.As(err, &many):
-	case errors.As(err, &one):
-		many = config.Errors{one}
-	default:
-		return err
+// shellWord quotes a path that a shell would take apart.
+func shellWord(path string) string {
+	if strings.ContainsAny(path, " \t'()&;|<>*?") {
+		return `"` + path + `"`
 	}
-	for _, e := range many {
-		if err := lines(io.out).Encode(problem{e.Msg, e.File, e.Line, e.Column, e.Hint}); err != nil {
-			return err
-		}
-	}
-	return told()
+	return path
 }

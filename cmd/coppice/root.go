@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -22,7 +23,7 @@ const exits = `Exit statuses of all verbs:
 
   0    all is well
   1    the verb ran and found something wrong: a bad configuration, a message
-       that was not taken, a message that ended in ERROR in the demo's books
+       that was not taken, a demonstration whose books do not balance
   2    wrong usage: unknown verb or flag, missing argument
   129  ended by HUP, 130 by INT (Ctrl-C), 143 by TERM before the work was done;
        serve and demo --keep are meant to be ended so, and then exit with 0
@@ -37,9 +38,10 @@ func rootCommand(io stdio) *cobra.Command {
 		Long:          about,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Version:       version().Version,
 	}
 	verb(root, func(cmd *cobra.Command, _ []string) error {
+		cmd.SetOut(io.err)
 		if err := cmd.Help(); err != nil {
 			return err
 		}
@@ -48,16 +50,64 @@ func rootCommand(io stdio) *cobra.Command {
 	root.SetIn(io.in)
 	root.SetOut(io.out)
 	root.SetErr(io.err)
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetVersionTemplate("coppice {{.Version}}\n")
+	root.SetHelpCommand(helpCommand())
 	root.AddCommand(demoCommand(io), initCommand(io), checkCommand(io), serveCommand(io), sendCommand(io), messagesCommand(io),
 		showCommand(io), versionCommand(io), demoWorkerCommand(),
 		&cobra.Command{Use: "exit", Short: "What the exit statuses mean", Long: exits})
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			verb(cmd, func(*cobra.Command, []string) error {
+				return usage("completion needs a shell: bash, zsh, fish or powershell")
+			})
+		}
+	}
 	return root
+}
+
+// helpCommand is cobra's, except that help about nothing is wrong usage.
+func helpCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "help [VERB]", Short: "Help about a verb"}
+	return verb(cmd, func(cmd *cobra.Command, args []string) error {
+		about, rest, err := cmd.Root().Find(args)
+		if err != nil || len(rest) > 0 {
+			return usage("there is no help about %q", strings.Join(args, " "))
+		}
+		about.InitDefaultHelpFlag()
+		return about.Help()
+	})
+}
+
+// takes checks how many arguments a verb gets; what names them.
+func takes(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return fmt.Errorf("%s needs %s", cmd.Name(), what)
+		case most == 0 && len(args) > 0:
+			return fmt.Errorf("%s takes no arguments, and got %q", cmd.Name(), args[0])
+		case len(args) > most:
+			return fmt.Errorf("%s takes %s, and got %d arguments", cmd.Name(), what, len(args))
+		}
+		return nil
+	}
+}
+
+// folders lets a shell complete an argument to a folder.
+func folders(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
+// words lets a shell complete a flag to one of a few.
+func words(cmd *cobra.Command, flag string, of ...string) {
+	// an error only for a flag that is not there
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func versionCommand(io stdio) *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return verb(cmd, func(*cobra.Command, []string) error {
 		v := version()

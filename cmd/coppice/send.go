@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,23 +58,41 @@ BHS or FHS; a batch is one message. Bytes go as they are, unless --cr turns line
 A line is printed for each: its acknowledgement (AA and CA both count as taken), its type and control id, and where it
 stood. It stops at the first connection error, and says with which --skip to go on; the message that was under way may have
 arrived.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: takes(1, math.MaxInt, "a PATH: a file, a folder, or - for stdin"),
 	}
 	f := cmd.Flags()
-	f.StringVar(&s.to, "to", "", "address of the inbound, HOST:PORT")
-	f.StringVarP(&s.dir, "config", "c", ".", "without --to: the folder whose coppice.toml has the inbound")
-	f.StringVar(&s.inbound, "inbound", "", "without --to: the inbound's name, if there are several")
-	f.DurationVar(&s.timeout, "timeout", 30*time.Second, "for the connection and for each acknowledgement")
-	f.IntVar(&s.skip, "skip", 0, "leave out so many messages at the start")
+	f.StringVar(&s.to, "to", "", "address of the inbound, `HOST:PORT`")
+	f.StringVarP(&s.dir, "config", "c", ".", "without --to: the folder `DIR` whose coppice.toml has the inbound")
+	f.StringVar(&s.inbound, "inbound", "", "without --to: the inbound `NAME`, if there are several")
+	f.DurationVar(&s.timeout, "timeout", 30*time.Second, "`TIME` for the connection and for each acknowledgement")
+	f.IntVar(&s.skip, "skip", 0, "leave out the first `N` messages")
 	f.BoolVar(&s.cr, "cr", false, "turn LF and CRLF into CR")
 	f.BoolVarP(&s.quiet, "quiet", "q", false, "print only what was not taken, and the sum")
 	f.BoolVar(&s.asJSON, "json", false, "print one JSON object a line")
 	return verb(cmd, func(cmd *cobra.Command, args []string) error {
-		if s.skip < 0 || s.timeout <= 0 {
-			return usage("--skip and --timeout are not negative")
+		if err := s.sound(cmd); err != nil {
+			return err
 		}
 		return s.run(cmd.Context(), args)
 	})
+}
+
+// sound finds what is wrong with the flags.
+func (s *sender) sound(cmd *cobra.Command) error {
+	_, _, err := net.SplitHostPort(s.to)
+	switch {
+	case s.skip < 0:
+		return usage("--skip is a number of messages")
+	case s.timeout <= 0:
+		return usage("--timeout is longer than nothing")
+	case s.to == "":
+		return nil
+	case err != nil:
+		return usage("--to %q is not HOST:PORT", s.to)
+	case cmd.Flags().Changed("config") || s.inbound != "":
+		return usage("--to tells where to send: leave out --config and --inbound")
+	}
+	return nil
 }
 
 func (s *sender) run(ctx context.Context, paths []string) error {
@@ -113,6 +133,8 @@ func (s *sender) address() error {
 		s.to = dialable(in.MLLP)
 	}
 	switch {
+	case len(names) == 1 && strings.HasSuffix(s.to, ":0"):
+		return fmt.Errorf("inbound %s takes any free port\n  hint: give --to the address that the engine's log has for it", names[0])
 	case len(names) == 1:
 		return nil
 	case s.inbound != "":
@@ -125,10 +147,16 @@ func (s *sender) address() error {
 
 // dialable is the address at which an inbound of this machine can be reached.
 func dialable(in *config.MLLPIn) string {
-	if strings.HasPrefix(in.Listen, ":") {
-		return "127.0.0.1" + in.Listen
+	host, port, err := net.SplitHostPort(in.Listen)
+	switch {
+	case err != nil:
+		return in.Listen
+	case host == "" || host == "0.0.0.0":
+		host = "127.0.0.1"
+	case host == "::":
+		host = "::1"
 	}
-	return strings.Replace(in.Listen, "0.0.0.0:", "127.0.0.1:", 1)
+	return net.JoinHostPort(host, port)
 }
 
 // sendFiles lists the files of the paths, and adds up their sizes; -1 when one cannot be known.
@@ -231,12 +259,12 @@ func carriageReturns(b []byte) []byte {
 
 // message sends one message and reports its acknowledgement.
 func (s *sender) message(ctx context.Context, body []byte, where string) error {
-	bounded, cancel := context.WithTimeout(ctx, s.timeout)
+	bounded, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("no acknowledgement within %v", s.timeout))
 	defer cancel()
 	if s.client == nil {
 		c, err := mllp.Dial(bounded, s.to)
 		if err != nil {
-			return causeOf(ctx, err)
+			return causeOf(ctx, fmt.Errorf("%w\n  hint: is the engine running (coppice serve), and is this the address of its inbound?", err))
 		}
 		s.client = c
 	}
@@ -297,7 +325,7 @@ func (s *sender) sum(err error) error {
 			Turned int   `json:"turned_down"`
 			TookNS int64 `json:"took_ns"`
 		}{s.sent, s.taken, turned, int64(took)})
-	} else {
+	} else if s.sent > 0 || err == nil {
 		fmt.Fprintf(s.io.err, "%d sent, %d taken, %d turned down, in %v\n", s.sent, s.taken, turned, took.Round(time.Millisecond))
 	}
 	if err != nil {

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -13,7 +11,6 @@ import (
 
 	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/engine"
-	"coppice.dev/coppice/internal/store"
 )
 
 func serveCommand(io stdio) *cobra.Command {
@@ -26,12 +23,14 @@ func serveCommand(io stdio) *cobra.Command {
 then what is under way, then the workers. Whatever was received is in the store and goes on at the next start.
 
 Its log goes to stderr and carries ids, names and counts, never what a message holds.`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	configFlag(cmd, &dir)
-	cmd.Flags().StringVar(&format, "log-format", "text", "text or json")
-	cmd.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	cmd.Flags().StringVar(&format, "log-format", "text", "`FORMAT`: text or json")
+	cmd.Flags().StringVar(&level, "log-level", "info", "the least `LEVEL`: debug, info, warn or error")
 	cmd.Flags().BoolVar(&output, "log-handler-output", false, "log what handlers print, which may hold what messages hold")
+	words(cmd, "log-format", "text", "json")
+	words(cmd, "log-level", "debug", "info", "warn", "error")
 	return verb(cmd, func(cmd *cobra.Command, _ []string) error {
 		log, err := newLog(io.err, format, level)
 		if err != nil {
@@ -47,7 +46,7 @@ Its log goes to stderr and carries ids, names and counts, never what a message h
 
 // configFlag is --config, which names the folder of every verb that needs one.
 func configFlag(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVarP(dir, "config", "c", ".", "the folder with coppice.toml, or such a file")
+	cmd.Flags().StringVarP(dir, "config", "c", ".", "the folder `DIR` with coppice.toml, or such a file")
 	_ = cmd.MarkFlagDirname("config") // an error only for a flag that is not there
 }
 
@@ -68,7 +67,12 @@ func newLog(w io.Writer, format, level string) (*slog.Logger, error) {
 
 // serve runs an engine until ctx ends, which is how it is meant to end.
 func serve(ctx context.Context, io stdio, cfg *config.Config, o engine.Options) error {
+	outliveReaders()
 	e, err := engine.Open(ctx, cfg, o)
+	if err != nil && ctx.Err() != nil {
+		o.Log.Info("stopped before it served", "why", context.Cause(ctx), "err", err)
+		return nil
+	}
 	if err != nil {
 		return tellOpen(io, err)
 	}
@@ -79,17 +83,17 @@ func serve(ctx context.Context, io stdio, cfg *config.Config, o engine.Options) 
 		o.Log.Info("running as root: workers run as root too, without its capabilities")
 	}
 	o.Log.Info("serving", "config", cfg.File, "inbounds", len(cfg.Inbounds), "handlers", len(cfg.Handlers), "outbounds", len(cfg.Outbounds))
-	err = e.Run(ctx)
+	defer context.AfterFunc(ctx, func() { o.Log.Info("stopping", "why", context.Cause(ctx)) })()
+	if err := e.Run(ctx); err != nil {
+		return &statusError{exitProblem, err} // also if a signal began the stop
+	}
 	o.Log.Info("stopped")
-	return err
+	return nil
 }
 
 // tellOpen prints why an engine could not be opened, with a hint where there is one.
 func tellOpen(io stdio, err error) error {
-	if errors.Is(err, store.ErrLocked) {
-		return fmt.Errorf("%w\n  hint: one engine owns a store; stop the other one, or give this one another [store] path", err)
-	}
-	return tellConfig(io, err)
+	return tellConfig(io, tellStore(err))
 }
 
 // oneLine joins what an error says on several lines.

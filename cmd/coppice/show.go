@@ -25,19 +25,24 @@ func showCommand(io stdio) *cobra.Command {
 		Short: "Show one message: what came, what each handler did, what was delivered",
 		Long: `Show prints everything that the store knows of one message. With --raw it writes the message's bytes to stdout exactly as
 they were received, and with --raw --delivery N those of its Nth delivery as they were sent.`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1, 1, "one message ID: `coppice messages` lists them"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	configFlag(cmd, &dir)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; bodies are base64")
 	cmd.Flags().BoolVar(&raw, "raw", false, "write the bytes, and nothing else")
-	cmd.Flags().IntVar(&delivery, "delivery", 0, "with --raw: of this delivery")
+	cmd.Flags().IntVar(&delivery, "delivery", 0, "with --raw: the bytes of delivery `N`")
 	return verb(cmd, func(cmd *cobra.Command, args []string) error {
 		id, err := strconv.ParseInt(args[0], 10, 64)
 		if err != nil || id < 1 {
 			return usage("%q is no message id: `coppice messages` lists them", args[0])
 		}
-		if delivery != 0 && !raw {
+		switch asked := cmd.Flags().Changed("delivery"); {
+		case asked && !raw:
 			return usage("--delivery goes with --raw")
+		case asked && delivery < 1:
+			return usage("--delivery counts from 1")
+		case raw && asJSON:
+			return usage("--raw and --json exclude one another")
 		}
 		r, err := openReader(cmd.Context(), io, dir)
 		if err != nil {
