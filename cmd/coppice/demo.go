@@ -131,16 +131,24 @@ func (d *demo) run(ctx context.Context) error {
 	go func() { ended <- d.engine.Run(running) }()
 	books, err := d.work(bounded)
 	d.endBar()
+	var faults []string
 	if err == nil && d.keep {
+		// The books are of the demonstration's own messages: whoever sends more from now on reads those elsewhere.
+		faults = d.report(books, "the engine goes on", nil)
 		d.say("\nserving: MLLP at %s; Ctrl-C ends it\n", d.engine.Addr("feed"))
 		<-ctx.Done()
 	}
 	stop()
 	stopped := <-ended
-	if err != nil {
+	switch {
+	case err != nil:
 		return errors.Join(err, stopped)
+	case !d.keep:
+		return d.close(books, stopped)
 	}
-	return d.close(books, stopped)
+	left, still := d.left(stopped)
+	d.say("stopped; %s\n", left)
+	return unaccounted(append(faults, still...))
 }
 
 // prepare makes the folder, the receiver and the messages, and proves the wiring.

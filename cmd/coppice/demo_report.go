@@ -112,23 +112,41 @@ func gone(n int, took time.Duration) string {
 	return fmt.Sprintf("%d processes gone in %v", n, took)
 }
 
-// close prints the books and says whether all is accounted for.
+// close prints the books of an engine that has stopped, and says whether all is accounted for.
 func (d *demo) close(books []store.Timeline, stopped error) error {
-	faults := append([]string{}, d.audit(books)...) // a list for machines too when it is empty
+	left, still := d.left(stopped)
+	return unaccounted(d.report(books, left, still))
+}
+
+// left says, once the engine has stopped, whether anything of the demonstration still runs.
+func (d *demo) left(stopped error) (string, []string) {
+	var faults []string
 	if stopped != nil {
 		faults = append(faults, fmt.Sprintf("the engine did not stop well: %v", stopped))
 	}
 	d.mu.Lock()
-	left := "nothing is left running"
-	if d.started != 0 || d.unproved != 0 {
-		left = fmt.Sprintf("%d workers are still running, %d were not proved gone", d.started, d.unproved)
-		faults = append(faults, left)
+	defer d.mu.Unlock()
+	if d.started == 0 && d.unproved == 0 {
+		return "nothing is left running", faults
 	}
+	left := fmt.Sprintf("%d workers are still running, %d were not proved gone", d.started, d.unproved)
+	return left, append(faults, left)
+}
+
+// report prints the books, with a word on what is left running and what is wrong with that, and returns all that is wrong.
+func (d *demo) report(books []store.Timeline, left string, still []string) []string {
+	faults := append([]string{}, d.audit(books)...) // a list for machines too when it is empty
+	how := "each once and in order"
+	if len(faults) > 0 {
+		how = "not what it should have"
+	}
+	faults = append(faults, still...)
+	d.mu.Lock()
 	dead := 0
 	for _, c := range d.cuts {
 		dead += c.Report.Seen
 	}
-	cuts := len(d.cuts)
+	cuts, arrived := len(d.cuts), len(d.arrived)
 	d.mu.Unlock()
 
 	counts := map[message.Disposition]int{}
@@ -137,13 +155,18 @@ func (d *demo) close(books []store.Timeline, stopped error) error {
 	}
 	archive := d.archive()
 	d.event("sum", map[string]any{"messages": len(books), "dispositions": counts, "cuts": cuts, "processes": dead, "level": d.level,
-		"emr": len(d.arrived), "archive": archive, "took_ns": time.Since(d.began), "faults": faults})
+		"emr": arrived, "archive": archive, "took_ns": time.Since(d.began), "faults": faults, "left": left})
 	d.say("\n%s\n", d.closingTable(books, counts))
 	d.say("%d workers were cut or had crashed, %d processes were killed; %s\n", cuts, dead, left)
-	d.say("emr      %d messages, each once and in order, at the demonstration's own receiver\narchive  %d files in %s\n",
-		len(d.arrived), countFiles(archive), archive)
+	d.say("emr      %d messages, %s, at the demonstration's own receiver\narchive  %d files in %s\n",
+		arrived, how, countFiles(archive), archive)
 	me := self()
 	d.say("\nlook further:\n  %[1]s messages --config %[2]s\n  %[1]s show %[3]d --config %[2]s\n", me, shellWord(d.dir), d.interesting(books))
+	return faults
+}
+
+// unaccounted makes an error of all that is wrong; nil if nothing is.
+func unaccounted(faults []string) error {
 	if len(faults) == 0 {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/connect"
@@ -64,6 +65,9 @@ func (e *Engine) inbound(in config.Inbound) (connect.Inbound, error) {
 func (e *Engine) outbound(out config.Outbound) (connect.Outbound, error) {
 	if m := out.MLLP; m != nil {
 		return mllp.NewOutbound(mllp.OutboundConfig{Name: out.Name, Connect: m.Connect, AckTimeout: m.AckTimeout, Log: e.log})
+	}
+	if info, err := os.Stat(out.File.Dir); err == nil && !info.IsDir() {
+		return nil, fmt.Errorf("%s is a file, and should be a folder", out.File.Dir)
 	}
 	return file.NewOutbound(file.OutboundConfig{Name: out.Name, Dir: out.File.Dir, NameTemplate: out.File.Name, Log: e.log})
 }
