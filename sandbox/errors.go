@@ -73,9 +73,9 @@ type BootError struct {
 func (e *BootError) Error() string {
 	var raised *HandlerError
 	if errors.As(e.Err, &raised) {
-		return fmt.Sprintf("worker %s cannot boot: %s: %s", e.Name, raised.Fault.Type, raised.Fault.Text)
+		return fmt.Sprintf("worker of %s cannot boot: %s: %s", e.Name, raised.Fault.Type, raised.Fault.Text)
 	}
-	return fmt.Sprintf("worker %s cannot boot: %v", e.Name, e.Err)
+	return fmt.Sprintf("worker of %s cannot boot: %v", e.Name, e.Err)
 }
 
 // Unwrap returns Err.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,13 +41,14 @@ Everything that is wrong is printed with file, line, column and a hint; the exit
 
 // problem is a fault of the configuration, for machines.
 type problem struct {
-	Problem string   `json:"problem"`
-	What    string   `json:"what,omitempty"` // the worker that it was found in
-	File    string   `json:"file,omitempty"`
-	Line    int      `json:"line,omitempty"`
-	Column  int      `json:"column,omitempty"`
-	Hint    string   `json:"hint,omitempty"`
-	Output  []string `json:"output,omitempty"` // the last lines that the worker printed
+	Problem   string   `json:"problem"`
+	What      string   `json:"what,omitempty"` // the worker that it was found in
+	File      string   `json:"file,omitempty"`
+	Line      int      `json:"line,omitempty"`
+	Column    int      `json:"column,omitempty"`
+	Hint      string   `json:"hint,omitempty"`
+	Traceback string   `json:"traceback,omitempty"` // where the worker's code raised
+	Output    []string `json:"output,omitempty"`    // the last lines that the worker printed
 }
 
 // problemsJSON prints what is wrong for machines, and returns what is left to say.
@@ -110,7 +112,7 @@ func checkedJSON(io stdio, c engine.Checked) {
 		return
 	}
 	p := problemOf(c.Error)
-	p.What, p.Output = c.What, c.Output
+	p.What, p.Output, p.Traceback = c.What, c.Output, c.Traceback
 	lines(io.out).Encode(p)
 }
 
@@ -120,6 +122,9 @@ func checkedText(io stdio, c engine.Checked) {
 		return
 	}
 	fmt.Fprintln(io.err, printableError(c.Error))
+	for l := range strings.Lines(c.Traceback) {
+		fmt.Fprintln(io.err, "  |", printable(strings.TrimRight(l, "\r\n")))
+	}
 	for _, l := range c.Output {
 		fmt.Fprintln(io.err, "  printed:", printable(l))
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"coppice.dev/coppice/internal/config"
@@ -20,8 +21,9 @@ type Checked struct {
 	Rung  string        `json:"rung,omitempty"`
 	Took  time.Duration `json:"took_ns"`
 	Error *config.Error `json:"-"` // nil if the worker is ready and offers what the file says
-	// Output are the last lines that a worker printed which could not boot.
-	Output []string `json:"output,omitempty"`
+	// Traceback and Output are of a worker that could not boot: where its code raised, and the last lines that it printed.
+	Traceback string   `json:"traceback,omitempty"`
+	Output    []string `json:"output,omitempty"`
 }
 
 // Check proves the wiring of a configuration that has been parsed: it boots each worker in its sandbox, with its limits,
@@ -54,10 +56,15 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 		err := r.session.Boot(ctx)
 		now.Took = time.Since(began)
 		if ctx.Err() == nil && err != nil {
-			now.Error = cfg.Errorf(r.place, bootHint(err), "%v", err)
+			now.Error = bootProblem(cfg, r, err)
 			var boot *sandbox.BootError
 			if errors.As(err, &boot) {
 				now.Output = boot.Output
+			}
+			var raised *sandbox.HandlerError
+			if errors.As(err, &raised) {
+				// The code lies where the snapshot is, for as long as the check runs: say it as the reader knows it.
+				now.Traceback = strings.ReplaceAll(raised.Fault.Traceback, code.Dir+string(filepath.Separator), "")
 			}
 		}
 		if err := r.session.Close(context.WithoutCancel(ctx)); err != nil && now.Error == nil {
@@ -93,14 +100,20 @@ func checkConnections(cfg *config.Config) error {
 	return nil
 }
 
-func bootHint(err error) string {
+// bootProblem says why a worker could not boot, at the place in the file that asked for it.
+func bootProblem(cfg *config.Config, r *runner, err error) *config.Error {
+	var raised *sandbox.HandlerError
 	var level *tree.LevelError
 	var deadline *sandbox.DeadlineError
+	hint := ""
 	switch {
+	case errors.As(err, &raised) && raised.Fault.Type == "offer":
+		text, hint, _ := strings.Cut(raised.Fault.Text, "; ")
+		return cfg.Errorf(r.place, hint, "%s: %s", r.what, text)
 	case errors.As(err, &level):
-		return `this host gives less: lower level in [sandbox], or leave it out`
+		hint = "this host gives less: lower level in [sandbox], or leave it out"
 	case errors.As(err, &deadline):
-		return `code that takes longer to load needs a larger start_timeout in [sandbox]`
+		hint = "code that takes longer to load needs a larger start_timeout in [sandbox]"
 	}
-	return ""
+	return cfg.Errorf(r.place, hint, "%v", err)
 }

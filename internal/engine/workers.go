@@ -48,6 +48,9 @@ func newWorkers(ctx context.Context, cfg *config.Config, code Snapshot, o worker
 	add := func(to map[string]*runner, key string, place []string, ref config.Ref, r *runner, settings map[string]any) error {
 		spec, err := b.spec(ctx, place, ref, r, settings)
 		var bad *config.Error
+		if errors.Is(err, errTold) {
+			return nil
+		}
 		if errors.As(err, &bad) {
 			errs = append(errs, bad)
 			return nil
@@ -110,7 +113,11 @@ type building struct {
 	o    workerOptions
 
 	interpreter []string // with its arguments up to the SDK's program
+	looked      bool
 }
+
+// errTold is the error of an interpreter whose lack has been reported.
+var errTold = errors.New("there is no interpreter")
 
 func (b *building) spec(ctx context.Context, place []string, ref config.Ref, r *runner, settings map[string]any) (sandbox.Spec, error) {
 	spec := sandbox.Spec{
@@ -127,7 +134,7 @@ func (b *building) spec(ctx context.Context, place []string, ref config.Ref, r *
 		}
 	}
 	if ref.File != "" {
-		python, err := b.python(ctx, place)
+		python, err := b.python(ctx)
 		if err != nil {
 			return spec, err
 		}
@@ -166,15 +173,20 @@ func (b *building) program(name string) (string, error) {
 // script, which costs each start 100 ms more.
 const pythonQuestion = `import sys; print(sys.executable); print("%d.%d" % sys.version_info[:2]); print(sys.version_info >= (3, 9))`
 
-func (b *building) python(ctx context.Context, place []string) ([]string, error) {
+func (b *building) python(ctx context.Context) ([]string, error) {
 	if b.interpreter != nil {
 		return b.interpreter, nil
 	}
+	if b.looked {
+		return nil, errTold
+	}
+	b.looked = true
+	place := []string{"sandbox", "python"}
 	name := b.cfg.Sandbox.Python
 	hint := `set python = "/path/to/python3" in [sandbox], or install Python 3.9 or later`
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return nil, b.cfg.Errorf(place, hint, "needs a Python interpreter, and there is no %q", name)
+		return nil, b.cfg.Errorf(place, hint, "handlers in Python need an interpreter, and there is no %q", name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Sandbox.StartTimeout)
 	defer cancel()

@@ -18,7 +18,7 @@ func rename(name string) {
 
 // fork makes a copy of this process with this one thread. The child runs act and ends. It may use nothing of Go's runtime:
 // whatever another thread held is held for ever.
-func fork(act func(*orders), o *orders) {
+func fork(act func(*orders), o *orders) int {
 	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	if errno != 0 {
 		fail("fork", errno)
@@ -27,6 +27,7 @@ func fork(act func(*orders), o *orders) {
 		act(o)
 		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 	}
+	return int(pid)
 }
 
 // orders are what a forked child needs, allocated before the fork.
@@ -82,7 +83,10 @@ func deep(args []string) int {
 // zombies leaves twenty dead children uncollected.
 func zombies([]string) int {
 	for range 20 {
-		fork(dieAtOnce, nil)
+		pid := fork(dieAtOnce, nil)
+		// Until it is dead, and no further: it is left to be collected.
+		for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+		}
 	}
 	say(Ready)
 	return untilTold()
