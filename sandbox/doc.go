@@ -7,5 +7,12 @@
 // worker's fault has cut it, and nobody's fault means that the dispatch may simply be made again, since the message did
 // not reach the code.
 //
+// A program that calls New imports the shim in its main package:
+//
+//	import _ "coppice.dev/coppice/tree/shimhook"
+//
+// Without it, trees on Linux have level group alone, which a process that calls setsid escapes; a Spec that demands a
+// better Level is then refused. Elsewhere the import changes nothing.
+//
 // Nothing here is global, and sessions are independent of each other.
 package sandbox

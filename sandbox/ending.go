@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"coppice.dev/coppice/internal/confine"
 	"coppice.dev/coppice/tree"
 )
 
@@ -65,7 +64,7 @@ func (e *ending) settle(report tree.Report, err error) {
 	l := e.life
 	if err == nil {
 		l.acts.Wait()
-		confine.Remove(l.scratch)
+		l.tidy()
 	}
 	if f := l.spec.Observer.Cut; f != nil {
 		f(Cut{Session: l.spec.Name, Why: reason(e.why), Message: e.message, Report: report, Status: l.tree.Status(), Err: err,

@@ -48,6 +48,8 @@ type Observer struct {
 	// Started and Cut must not block: the next dispatch and Close wait for them.
 	Started func(Started)
 	Cut     func(Cut)
+	// Litter tells of a worker's scratch folder that could not be removed.
+	Litter func(session, folder string, err error)
 	// Output may be slow: nobody waits for it, and lines are left out instead.
 	Output func(Line)
 }

@@ -7,9 +7,13 @@ import (
 	"time"
 
 	"coppice.dev/coppice/sandbox"
+	_ "coppice.dev/coppice/tree/shimhook" // in main: without it, Linux is left with level group
 	"coppice.dev/coppice/wire"
 )
 
+// Package main also imports _ "coppice.dev/coppice/tree/shimhook": without it, Linux is left with level group, which a
+// process that calls setsid escapes.
+//
 // The command is a program that calls worker.Main; here it is this test binary, executed again.
 func Example() {
 	self, err := os.Executable()

@@ -29,7 +29,8 @@ type life struct {
 	tree    *tree.Tree
 	link    *tree.Link
 	x       exchange
-	scratch string
+	scratch *confine.Folder
+	clear   *clearing // the session's
 	output  *output
 	began   time.Time
 	closing atomic.Bool    // the session is being closed
@@ -40,13 +41,13 @@ type life struct {
 }
 
 // newLife starts a worker's process. Its code is not loaded yet.
-func newLife(ctx context.Context, spec *Spec) (_ *life, err error) {
-	l := &life{spec: spec, began: time.Now()}
+func newLife(ctx context.Context, spec *Spec, clear *clearing) (_ *life, err error) {
+	l := &life{spec: spec, clear: clear, began: time.Now()}
 	if l.scratch, err = confine.Scratch(spec.Scratch, spec.Name); err != nil {
 		return nil, err
 	}
 	if l.link, err = tree.NewLink(); err != nil {
-		confine.Remove(l.scratch)
+		l.tidy()
 		return nil, err
 	}
 	l.output = newOutput(spec.Name, spec.Observer.Output)
@@ -55,7 +56,7 @@ func newLife(ctx context.Context, spec *Spec) (_ *life, err error) {
 	if err != nil {
 		l.link.Close()
 		l.output.finish()
-		confine.Remove(l.scratch)
+		l.tidy()
 		return nil, err
 	}
 	l.x = exchange{pipe: l.link, caps: wire.DefaultCaps()}
@@ -67,6 +68,23 @@ func newLife(ctx context.Context, spec *Spec) (_ *life, err error) {
 	return l, nil
 }
 
+// clearing counts the scratch folders of a session that are being removed.
+type clearing struct {
+	sync.WaitGroup
+	left atomic.Int64
+}
+
+// tidy removes the scratch folder, beside whatever comes next: a worker can make one that takes long.
+func (l *life) tidy() {
+	l.clear.left.Add(1)
+	l.clear.Go(func() {
+		defer l.clear.left.Add(-1)
+		if err := l.scratch.Remove(); err != nil && l.spec.Observer.Litter != nil {
+			l.spec.Observer.Litter(l.spec.Name, l.scratch.Path, err)
+		}
+	})
+}
+
 func (l *life) start(ctx context.Context) error {
 	stdout, stderr, err := l.output.open()
 	if err != nil {
@@ -76,8 +94,8 @@ func (l *life) start(ctx context.Context) error {
 	defer stderr.Close()
 	limits := confine.Default()
 	l.tree, err = tree.Start(ctx, tree.Spec{
-		Path: l.spec.Command[0], Args: l.spec.Command, Dir: l.scratch,
-		Env:    confine.Environment(os.Environ(), l.scratch, append(slices.Clone(l.spec.Env), l.link.Env())...),
+		Path: l.spec.Command[0], Args: l.spec.Command, Dir: l.scratch.Path,
+		Env:    confine.Environment(os.Environ(), l.scratch.Path, append(slices.Clone(l.spec.Env), l.link.Env())...),
 		Stdout: stdout, Stderr: stderr, Extra: l.link.Files(),
 		Level: l.spec.Level, Rung: l.spec.Rung,
 		NewSession: true, NoNewPrivileges: true, DropCapabilities: true,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -83,6 +84,9 @@ type Session struct {
 	mu     sync.Mutex
 	life   *life // the worker that is alive, or is being started
 	closed bool
+
+	// clear are the scratch folders that are being removed. The next worker does not wait for them; Close does.
+	clear clearing
 
 	// cutting is the end of the worker before, held by whoever has the slot; nil if it is over or there was none.
 	cutting *ending
@@ -190,6 +194,9 @@ func (s *Session) Dispatch(ctx context.Context, r Request) (Result, error) {
 	}
 	if err := r.check(); err != nil {
 		return Result{}, fmt.Errorf("dispatch: %w", err)
+	}
+	if want := (wire.Offer{Phase: r.Phase, Name: r.Name}); len(s.spec.Offers) > 0 && !slices.Contains(s.spec.Offers, want) {
+		return Result{}, fmt.Errorf("dispatch: %s %q is not among the Offers of the session's Spec", r.Phase, r.Name)
 	}
 	if err := s.acquire(ctx); err != nil {
 		return Result{}, err
@@ -309,7 +316,7 @@ func (s *Session) start(ctx context.Context) (*life, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.spec.StartTimeout)
 	defer cancel()
-	l, err := newLife(ctx, &s.spec)
+	l, err := newLife(ctx, &s.spec, &s.clear)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = &DeadlineError{After: time.Since(began)}
@@ -350,7 +357,7 @@ func (s *Session) retire(l *life, why error, message int64) {
 }
 
 // Close ends the session: an idle worker is asked to end and killed if it does not; a dispatch under way returns ErrClosed
-// and its worker is killed. Close returns nil once the worker is proved gone, a *tree.SurvivorsError if that took longer
+// and its worker is killed. Close returns nil once the worker is proved gone and its scratch folder removed, a *tree.SurvivorsError if that took longer
 // than Spec.KillTimeout, and ctx's cause if that ended first; the killing goes on then. It may be called again, to wait
 // again, and by any number of goroutines.
 func (s *Session) Close(ctx context.Context) error {
@@ -385,11 +392,31 @@ func (s *Session) Close(ctx context.Context) error {
 	if l != nil {
 		s.retire(l, ErrClosed, 0)
 	}
-	if s.cutting == nil {
-		return nil
+	if s.cutting != nil {
+		s.cutting = s.cutting.again()
+		if err := s.cutting.await(ctx); err != nil {
+			return err
+		}
 	}
-	s.cutting = s.cutting.again()
-	return s.cutting.await(ctx)
+	return s.cleared(ctx)
+}
+
+// cleared waits until the scratch folders are removed.
+func (s *Session) cleared(ctx context.Context) error {
+	if s.clear.left.Load() == 0 {
+		return nil // also when ctx has ended
+	}
+	done := make(chan struct{})
+	go func() {
+		s.clear.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Members reads the processes of the worker that is alive; none if none is.

@@ -561,7 +561,7 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-func (b *stand) life0() string { return b.cutting.life.scratch }
+func (b *stand) life0() string { return b.cutting.life.scratch.Path }
 
 // TestWorld: a worker sees an allow-list of the environment, and a scratch folder of its own that is gone with it. Red when
 // confine.Environment takes every name, or a name twice; and, but for root, without the opening of folders in confine.Remove.
