@@ -32,7 +32,7 @@ type Folder struct {
 func Scratch(parent, name string) (*Folder, error) {
 	if parent == "" {
 		parent = os.TempDir()
-	} else if err := folderAt(parent); err != nil {
+	} else if err := FolderAt(parent); err != nil {
 		return nil, err
 	}
 	parent, err := filepath.Abs(parent)
@@ -56,9 +56,9 @@ func Scratch(parent, name string) (*Folder, error) {
 	return f, nil
 }
 
-// folderAt makes the folder, in the place of anything else that stands there: a worker of the same user may have put a link
-// there, which leads anywhere.
-func folderAt(path string) error {
+// FolderAt makes a folder of the engine's own, and its parents, where it is missing, in the place of anything else that
+// stands there: a worker of the same user may have put a link there, which leads anywhere.
+func FolderAt(path string) error {
 	if info, err := os.Lstat(path); err == nil && !info.IsDir() {
 		if err := os.Remove(path); err != nil {
 			return err

@@ -190,7 +190,7 @@ func TestClear(t *testing.T) {
 }
 
 // TestScratchHeals: a worker puts a link in the place of the folder of all scratch folders. The next one is not made where the
-// link leads. Red without folderAt's look.
+// link leads. Red without FolderAt's look.
 func TestScratchHeals(t *testing.T) {
 	outside, whole := decoy(t)
 	parent := filepath.Join(t.TempDir(), "scratch")

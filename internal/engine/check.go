@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/internal/confine"
 	"coppice.dev/coppice/sandbox"
 	"coppice.dev/coppice/tree"
 )
@@ -37,7 +38,7 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(tmp)
+	defer confine.Clear(tmp)
 	code, err := takeSnapshot(cfg, filepath.Join(tmp, "code"))
 	if err != nil {
 		return err
@@ -92,6 +93,12 @@ func checkConnections(cfg *config.Config) error {
 	for _, in := range cfg.Inbounds {
 		if _, err := e.inbound(in); err != nil {
 			errs = append(errs, cfg.Errorf(inboundPlace(in), "", "%v", err))
+		}
+		if in.File == nil {
+			continue
+		}
+		if info, err := os.Stat(in.File.Dir); err != nil || !info.IsDir() {
+			errs = append(errs, cfg.Errorf(inboundPlace(in), listenHint(in), "there is no folder %s", in.File.Dir))
 		}
 	}
 	if len(errs) > 0 {

@@ -30,7 +30,7 @@ func (e *Engine) connect(ctx context.Context) error {
 			return e.cfg.Errorf(inboundPlace(in), "", "%v", err)
 		}
 		if err := i.Listen(ctx); err != nil {
-			return e.cfg.Errorf(inboundPlace(in), "is another program using it?", "%v", err)
+			return e.cfg.Errorf(inboundPlace(in), listenHint(in), "%v", err)
 		}
 		e.inbounds[in.Name] = i
 	}
@@ -42,6 +42,13 @@ func inboundPlace(in config.Inbound) []string {
 		return []string{"inbound", in.Name, "mllp", "listen"}
 	}
 	return []string{"inbound", in.Name, "file", "dir"}
+}
+
+func listenHint(in config.Inbound) string {
+	if in.MLLP != nil {
+		return "is another program using it?"
+	}
+	return "make the folder; the engine has to be able to write in it"
 }
 
 func outboundPlace(out config.Outbound) []string {

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/internal/confine"
 	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/pipeline"
 	"coppice.dev/coppice/internal/store"
@@ -69,17 +69,23 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err er
 	if err := e.orphans(ctx); err != nil {
 		return nil, err
 	}
-	// The store's lock is held: whatever an engine before left in these folders is nobody's.
-	state := filepath.Dir(cfg.Store.Path)
+	// The store's lock is held: whatever an engine before left in the state folder is nobody's. A worker may have left there
+	// what cannot be removed; that must not keep the next engine from starting.
+	state := stateFolder(cfg)
 	scratch := filepath.Join(state, "scratch")
-	if err := os.RemoveAll(scratch); err != nil {
-		return nil, fmt.Errorf("clear scratch folder: %w", err)
+	if err := confine.FolderAt(state); err != nil {
+		return nil, fmt.Errorf("make state folder: %w", err)
+	}
+	if err := confine.Clear(scratch); err != nil {
+		o.Log.Warn("scratch folder of the engine before is not cleared", "err", err)
 	}
 	code, err := takeSnapshot(cfg, filepath.Join(state, "code"))
 	if err != nil {
 		return nil, err
 	}
-	dropSnapshots(filepath.Join(state, "code"), code.Hash)
+	if err := dropSnapshots(code); err != nil {
+		o.Log.Warn("old snapshots of the code are not cleared", "err", err)
+	}
 	e.workers, err = newWorkers(ctx, cfg, code, workerOptions{
 		scratch: scratch, sdk: filepath.Join(state, "sdk"), log: o.Log, observer: observe(o)})
 	if err != nil {
@@ -120,6 +126,10 @@ func (e *Engine) orphans(ctx context.Context) error {
 	}
 	return nil
 }
+
+// stateFolder holds what an engine makes for itself beside the store: code, SDK and scratch folders. It has a name of its own,
+// so that nothing of the user's is in the way of it, and nothing of the user's is cleared with it.
+func stateFolder(cfg *config.Config) string { return cfg.Store.Path + ".work" }
 
 // Addr is where an inbound listens: an address with its real port, or a folder. Empty for a name that is not there.
 func (e *Engine) Addr(inbound string) string {
@@ -234,6 +244,12 @@ func observe(o Options) sandbox.Observer {
 			}
 			if o.Sandbox.Cut != nil {
 				o.Sandbox.Cut(c)
+			}
+		},
+		Litter: func(session, folder string, err error) {
+			o.Log.Warn("scratch folder is not cleared", "worker", session, "folder", folder, "err", err)
+			if o.Sandbox.Litter != nil {
+				o.Sandbox.Litter(session, folder, err)
 			}
 		},
 		Output: func(l sandbox.Line) {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -10,9 +11,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/internal/confine"
 )
 
 // The caps of a snapshot: a folder of handlers is small, and one beyond this is a data folder by mistake.
@@ -28,36 +31,46 @@ type Snapshot struct {
 	Hash string // hex, 16 digits
 }
 
-// takeSnapshot copies the folder into one below parent, unless the same content is there already.
+// takeSnapshot copies the folder into one below parent.
 func takeSnapshot(cfg *config.Config, parent string) (Snapshot, error) {
-	if err := os.MkdirAll(parent, 0o700); err != nil {
+	parent, err := filepath.Abs(parent)
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("snapshot: %w", err)
+	}
+	if err := confine.FolderAt(parent); err != nil {
 		return Snapshot{}, fmt.Errorf("snapshot: %w", err)
 	}
 	tmp, err := os.MkdirTemp(parent, ".new-*")
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("snapshot: %w", err)
 	}
-	defer os.RemoveAll(tmp)
-	c := &copying{from: cfg.Dir, to: tmp, skip: data(cfg), sum: sha256.New()}
-	if err := filepath.WalkDir(cfg.Dir, c.visit); err != nil {
+	c := &copying{to: tmp, skip: data(cfg), sum: sha256.New()}
+	if err := c.folder(cfg.Dir, "", nil); err != nil {
+		confine.Clear(tmp)
 		return Snapshot{}, fmt.Errorf("snapshot of %s: %w", cfg.Dir, err)
 	}
 	s := Snapshot{Hash: hex.EncodeToString(c.sum.Sum(nil))[:16]}
-	if s.Dir, err = filepath.Abs(filepath.Join(parent, s.Hash)); err != nil {
-		return Snapshot{}, fmt.Errorf("snapshot: %w", err)
+	// One that is there already may have been changed since it was taken, so it is taken anew. What a worker has made
+	// impossible to remove stays, and this one goes by another name.
+	for _, name := range []string{s.Hash, s.Hash + "-" + rand.Text()} {
+		s.Dir = filepath.Join(parent, name)
+		if err = confine.Clear(s.Dir); err == nil {
+			err = os.Rename(tmp, s.Dir)
+		}
+		if err == nil {
+			return s, nil
+		}
 	}
-	if err := os.RemoveAll(s.Dir); err != nil { // it may have been changed since it was taken
-		return Snapshot{}, fmt.Errorf("snapshot: %w", err)
-	}
-	if err := os.Rename(tmp, s.Dir); err != nil {
-		return Snapshot{}, fmt.Errorf("snapshot: %w", err)
-	}
-	return s, nil
+	confine.Clear(tmp)
+	return Snapshot{}, fmt.Errorf("snapshot: %w", err)
 }
 
-// data are the folders that hold what the pipeline moves, and no code.
+// data are the files and folders that hold what the pipeline moves, and no code.
 func data(cfg *config.Config) map[string]bool {
-	skip := map[string]bool{filepath.Dir(cfg.Store.Path): true}
+	skip := map[string]bool{filepath.Dir(cfg.Store.Path): true, stateFolder(cfg): true}
+	for _, end := range []string{"", "-wal", "-shm", "-journal", ".lock"} {
+		skip[cfg.Store.Path+end] = true
+	}
 	for _, in := range cfg.Inbounds {
 		if in.File != nil {
 			skip[in.File.Dir], skip[in.File.MoveTo] = true, true
@@ -68,42 +81,64 @@ func data(cfg *config.Config) map[string]bool {
 			skip[out.File.Dir] = true
 		}
 	}
-	// A connection on the folder itself does not take the code away.
+	// A connection on the folder itself, or a store in it, does not take the code away.
 	delete(skip, cfg.Dir)
 	return skip
 }
 
 type copying struct {
-	from, to string
-	skip     map[string]bool
-	sum      hash.Hash
-	files    int
-	bytes    int64
+	to    string
+	skip  map[string]bool
+	sum   hash.Hash
+	files int
+	bytes int64
 }
 
 var errTooLarge = errors.New("the folder is too large for handlers: keep data elsewhere, or in folders that connections name")
 
-// visit copies what is code: everything but hidden names, byte code, data folders, and what is neither file nor folder. A
-// link to a file is copied as the file that it leads to.
-func (c *copying) visit(path string, d fs.DirEntry, err error) error {
+// folder copies what is code: everything but hidden names, byte code, data folders, and what is neither file nor folder. A
+// link is copied as what it leads to, unless that is a folder in which the link itself lies. within are the real paths of
+// the folders on the way.
+func (c *copying) folder(path, rel string, within []string) error {
+	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
 	}
-	rel, err := filepath.Rel(c.from, path)
-	if err != nil || rel == "." {
-		return err
-	}
-	if c.skip[path] || strings.HasPrefix(d.Name(), ".") || d.Name() == "__pycache__" {
-		if d.IsDir() {
-			return fs.SkipDir
-		}
+	if slices.Contains(within, real) {
 		return nil
 	}
-	if d.IsDir() {
-		return os.Mkdir(filepath.Join(c.to, rel), 0o700)
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, d := range entries {
+		if err := c.entry(filepath.Join(path, d.Name()), filepath.Join(rel, d.Name()), append(within, real)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *copying) entry(path, rel string, within []string) error {
+	name := filepath.Base(path)
+	if c.skip[path] || strings.HasPrefix(name, ".") || name == "__pycache__" {
+		return nil
 	}
 	info, err := os.Stat(path)
-	if err != nil || !info.Mode().IsRegular() {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // a link to nowhere, or gone since it was listed
+	case err != nil:
+		return err
+	case info.IsDir():
+		if c.files++; c.files > snapshotFiles {
+			return errTooLarge
+		}
+		if err := os.Mkdir(filepath.Join(c.to, rel), 0o700); err != nil {
+			return err
+		}
+		return c.folder(path, rel, within)
+	case !info.Mode().IsRegular():
 		return nil
 	}
 	if c.files++; c.files > snapshotFiles || c.bytes+info.Size() > snapshotBytes {
@@ -137,14 +172,13 @@ func (c *copying) file(path, rel string, info fs.FileInfo) error {
 }
 
 // dropSnapshots removes all but the one in use.
-func dropSnapshots(parent, keep string) {
+func dropSnapshots(keep Snapshot) error {
+	parent := filepath.Dir(keep.Dir)
 	entries, err := os.ReadDir(parent)
-	if err != nil {
-		return
-	}
 	for _, e := range entries {
-		if e.Name() != keep {
-			os.RemoveAll(filepath.Join(parent, e.Name()))
+		if e.Name() != filepath.Base(keep.Dir) {
+			err = errors.Join(err, confine.Clear(filepath.Join(parent, e.Name())))
 		}
 	}
+	return err
 }

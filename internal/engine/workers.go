@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/internal/confine"
 	"coppice.dev/coppice/internal/pipeline"
 	"coppice.dev/coppice/sandbox"
 	"coppice.dev/coppice/sdk/python"
@@ -202,7 +204,15 @@ func (b *building) python(ctx context.Context) ([]string, error) {
 	case lines[2] != "True":
 		return nil, b.cfg.Errorf(place, hint, "%s is Python %s, and handlers need 3.9 or later", path, lines[1])
 	}
-	sdk, err := python.WriteTo(b.o.sdk)
+	// Written anew: a worker of the engine before may have changed it, or put a link in its place.
+	folder := b.o.sdk
+	if confine.Clear(folder) != nil {
+		folder += "-" + rand.Text()
+	}
+	if err := confine.FolderAt(folder); err != nil {
+		return nil, err
+	}
+	sdk, err := python.WriteTo(folder)
 	if err != nil {
 		return nil, err
 	}
