@@ -6,7 +6,8 @@
 //
 // The engine sends one message at a time. A function that returns an error or panics fails its message, and the
 // worker lives on; a function that ends the process is a crash. What a function prints to stdout or stderr, with
-// fmt.Println or package log, is kept as its log: the protocol has descriptors of its own.
+// fmt.Println or package log, is captured, and shown with coppice serve --log-handler-output only: the protocol has
+// descriptors of its own. The working folder is a scratch folder.
 //
 // The package imports the standard library and package wire alone.
 package worker

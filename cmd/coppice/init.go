@@ -28,6 +28,9 @@ is there already.`,
 }
 
 func initFolder(io stdio, dir string) error {
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return fmt.Errorf("%s is a file; name a folder", dir)
+	}
 	content, err := fs.Sub(template, "template")
 	if err != nil {
 		return err

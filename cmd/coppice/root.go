@@ -85,6 +85,9 @@ func takes(least, most int, what string) cobra.PositionalArgs {
 		switch {
 		case len(args) < least:
 			return fmt.Errorf("%s needs %s", cmd.Name(), what)
+		case most == 0 && len(args) > 0 && cmd.Flags().Lookup("config") != nil:
+			return fmt.Errorf("%s takes no arguments, and got %q\n  hint: name the folder with --config %s", cmd.Name(), args[0],
+				shellWord(printable(args[0])))
 		case most == 0 && len(args) > 0:
 			return fmt.Errorf("%s takes no arguments, and got %q", cmd.Name(), args[0])
 		case len(args) > most:

@@ -53,11 +53,12 @@ func sendCommand(io stdio) *cobra.Command {
 		Short: "Send files of messages to an MLLP inbound, and report each acknowledgement",
 		Long: `Send takes files, folders (their files in order of names, hidden ones left out) or - for stdin apart into messages and
 sends them over one connection, each after the acknowledgement of the one before. A message begins at a line that begins MSH,
-BHS or FHS; a batch is one message. Bytes go as they are, unless --cr turns line ends into CR.
+BHS or FHS; a batch is one message. Bytes go as they are, unless --cr turns line ends into CR: a file with one message is
+sent with the blank lines at its end; among several messages, the blank lines behind each belong to none.
 
 A line is printed for each: its acknowledgement (AA and CA both count as taken), its type and control id, and where it
-stood. It stops at the first connection error, and says with which --skip to go on; the message that was under way may have
-arrived.`,
+stood. Behind a message that was not taken it connects anew. It stops at the first connection error, and says with which
+--skip to go on; the message that was under way may have arrived.`,
 		Args: takes(1, math.MaxInt, "a PATH: a file, a folder, or - for stdin"),
 	}
 	f := cmd.Flags()
@@ -208,11 +209,15 @@ func (s *sender) progress(total int64) {
 		progressbar.OptionSetDescription("sending"), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
 }
 
-func (s *sender) close() {
+func (s *sender) hangUp() {
 	if s.client != nil {
 		s.client.Close()
 		s.client = nil
 	}
+}
+
+func (s *sender) close() {
+	s.hangUp()
 	if s.bar != nil {
 		s.bar.Finish()
 		s.bar = nil
@@ -275,6 +280,8 @@ func (s *sender) message(ctx context.Context, body []byte, where string) error {
 	s.sent++
 	if ack.Taken() {
 		s.taken++
+	} else {
+		s.hangUp() // a receiver may do the same behind such an answer, and the next message would find out too late
 	}
 	return s.report(body, where, ack)
 }
@@ -288,6 +295,12 @@ func causeOf(ctx context.Context, err error) error {
 }
 
 func (s *sender) report(body []byte, where string, ack hl7.Acknowledgement) error {
+	if s.quiet && ack.Taken() {
+		return nil
+	}
+	if s.bar != nil {
+		s.bar.Clear()
+	}
 	header, _ := hl7.ParseHeader(body) // one that cannot be read has got its answer all the same
 	if s.asJSON {
 		return lines(s.io.out).Encode(struct {
@@ -299,12 +312,6 @@ func (s *sender) report(body []byte, where string, ack hl7.Acknowledgement) erro
 			Text      string `json:"text,omitempty"`
 			Taken     bool   `json:"taken"`
 		}{s.n, where, header.Type, header.ControlID, ack.Code, ack.Text, ack.Taken()})
-	}
-	if s.quiet && ack.Taken() {
-		return nil
-	}
-	if s.bar != nil {
-		s.bar.Clear()
 	}
 	text := ""
 	if ack.Text != "" {

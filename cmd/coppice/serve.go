@@ -22,7 +22,11 @@ func serveCommand(io stdio) *cobra.Command {
 		Long: `Serve runs the pipeline that DIR/coppice.toml describes, until Ctrl-C or TERM. It then stops in order: connections first,
 then what is under way, then the workers. Whatever was received is in the store and goes on at the next start.
 
-Its log goes to stderr and carries ids, names and counts, never what a message holds.`,
+When it starts it copies the code, which is all of the folder, so keep data out of it: an edit takes effect at the next start.
+A worker's working folder is a scratch folder; a handler finds the files beside it with os.path.dirname(__file__).
+
+Its log goes to stderr and carries ids, names and counts, never what a message holds. What handlers print is captured, and
+shown with --log-handler-output only.`,
 		Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	configFlag(cmd, &dir)

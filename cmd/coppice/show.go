@@ -24,7 +24,11 @@ func showCommand(io stdio) *cobra.Command {
 		Use:   "show ID",
 		Short: "Show one message: what came, what each handler did, what was delivered",
 		Long: `Show prints everything that the store knows of one message. With --raw it writes the message's bytes to stdout exactly as
-they were received, and with --raw --delivery N those of its Nth delivery as they were sent.`,
+they were received, and with --raw --delivery N those of its Nth delivery as they were sent.
+
+A run of the router or a handler is PENDING until it has ended as SENT, FILTERED or ERROR. A delivery is RESERVED, a place
+kept for a handler that has not ended; then READY to be sent; in the end DONE, or DEAD if it was rejected for good. Places
+that were closed unused are not shown.`,
 		Args: takes(1, 1, "one message ID: `coppice messages` lists them"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	configFlag(cmd, &dir)

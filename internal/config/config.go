@@ -14,7 +14,7 @@ import "time"
 // Config is one coppice.toml, checked. It is not changed after Parse returns it, so any number of goroutines may read it.
 type Config struct {
 	File    string // as it was given; it begins every error
-	Dir     string // absolute: the folder that File is in, against which relative paths are resolved
+	Dir     string // absolute and without links: the folder that File is in, against which relative paths are resolved
 	Version int    // always 1
 
 	Store   Store

@@ -272,8 +272,9 @@ func TestLoad(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"none":      filepath.Join(dir, "none", FileName) + ": there is no such file\n  hint: " + initHint,
-		"none.toml": filepath.Join(dir, "none.toml") + ": there is no such file\n  hint: " + initHint,
+		"none":      filepath.Join(dir, "none", FileName) + ": there is no such file\n  hint: " + missingHint,
+		"none.toml": filepath.Join(dir, "none.toml") + ": there is no such file\n  hint: " + missingHint,
+		"adt.py":    filepath.Join(dir, "adt.py") + ": this is a file; name a folder",
 		"folder":    filepath.Join(dir, "folder", FileName) + ": not a regular file\n  hint: " + initHint,
 		"large":     filepath.Join(dir, "large", FileName) + ":1:1: the file is larger than 1MiB",
 		"latin1":    filepath.Join(dir, "latin1", FileName) + ":2:5: the text is not UTF-8\n  hint: save the file as UTF-8",
@@ -288,6 +289,47 @@ func TestLoad(t *testing.T) {
 	var each *Error
 	if _, err := Load(filepath.Join(dir, "latin1"), testEnv); !errors.As(err, &each) || each.Line != 2 {
 		t.Errorf("%v has no *Error in it", err)
+	}
+}
+
+// TestLinkToFolder: by whatever links a folder is reached, Dir is the folder itself, and File what was asked for. Red
+// without EvalSymlinks in Parse.
+func TestLinkToFolder(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("making links needs a privilege there")
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	feed := filepath.Join(dir, "real", "feed")
+	if err := os.MkdirAll(feed, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"adt.py": "", "shared": good} {
+		if err := os.WriteFile(filepath.Join(feed, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{"link": "real", "feed": filepath.Join("link", "feed"), filepath.Join("real", "feed", FileName): "shared"} {
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"feed", "feed/" + FileName, "link/feed", "link/feed/" + FileName, "real/feed"} {
+		asked := filepath.Join(dir, filepath.FromSlash(name))
+		file := asked
+		if filepath.Base(asked) != FileName {
+			file = filepath.Join(asked, FileName)
+		}
+		cfg, err := Load(asked, testEnv)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if cfg.Dir != feed || cfg.File != file || cfg.Store.Path != filepath.Join(feed, "var", "coppice.db") {
+			t.Errorf("%s: folder %s, file %s, store %s", name, cfg.Dir, cfg.File, cfg.Store.Path)
+		}
 	}
 }
 

@@ -19,14 +19,22 @@ const FileName = "coppice.toml"
 // MaxFileSize is the largest configuration that is read, in bytes.
 const MaxFileSize = 1 << 20
 
-const initHint = `"coppice init DIR" writes one`
+const (
+	initHint    = `"coppice init DIR" writes one`
+	missingHint = initHint + "; --config DIR names the folder"
+)
 
 // Load reads DIR/coppice.toml; dir may also be the path of a .toml file itself. env looks up environment variables for
 // ${NAME}; nil means that there are none. The error is an Errors: for a file that cannot be read, with one element that
 // wraps the reason (errors.Is(err, fs.ErrNotExist)), else as in Parse.
 func Load(dir string, env func(string) (string, bool)) (*Config, error) {
 	file := dir
-	if info, err := os.Stat(dir); (err == nil && info.IsDir()) || filepath.Ext(dir) != ".toml" {
+	info, err := os.Stat(dir)
+	switch isDir := err == nil && info.IsDir(); {
+	case !isDir && filepath.Ext(dir) == ".toml":
+	case !isDir && err == nil:
+		return nil, Errors{{File: dir, Msg: "this is a file; name a folder"}}
+	default:
 		file = filepath.Join(dir, FileName)
 	}
 	data, bad := readFile(file)
@@ -60,7 +68,7 @@ func readFile(file string) ([]byte, *Error) {
 func unreadable(err error) *Error {
 	bad := &Error{Msg: reason(err), err: err}
 	if errors.Is(err, fs.ErrNotExist) {
-		bad.Msg, bad.Hint = "there is no such file", initHint
+		bad.Msg, bad.Hint = "there is no such file", missingHint
 	}
 	return bad
 }
@@ -75,7 +83,8 @@ func reason(err error) string {
 }
 
 // Parse checks the text of a configuration. file is where it is, or would be: it begins every error, and its folder is
-// what relative paths are resolved against and where handler files are looked for. The error is an Errors with every
+// what relative paths are resolved against and where handler files are looked for. Links on the way to that folder are
+// followed; where the file itself is a link, its folder is the one that the link is in. The error is an Errors with every
 // problem that was found, in file order; each has a line and a column.
 func Parse(file string, data []byte, env func(string) (string, bool)) (*Config, error) {
 	if env == nil {
@@ -84,6 +93,9 @@ func Parse(file string, data []byte, env func(string) (string, bool)) (*Config, 
 	dir, err := filepath.Abs(filepath.Dir(file))
 	if err != nil {
 		return nil, Errors{{File: file, Line: 1, Column: 1, Msg: reason(err), err: err}}
+	}
+	if real, err := filepath.EvalSymlinks(dir); err == nil { // else it is not there, and what is missing in it is told
+		dir = real
 	}
 	root, bad := tree(data)
 	if bad != nil {

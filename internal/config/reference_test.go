@@ -138,6 +138,16 @@ func defaults(k key) string {
 	return fmt.Sprintf("`%q`", k.def)
 }
 
+// TestPlaceholders: the reference lists all that the name of an outbound's files may hold. Red with one added.
+func TestPlaceholders(t *testing.T) {
+	doc := newSchema().key["outbound.*.file.name"].doc
+	for _, p := range filePlaceholders() {
+		if !strings.Contains(doc, "`"+p+"`") {
+			t.Errorf("the doc of name lacks %s", p)
+		}
+	}
+}
+
 // TestFields holds the schema against the types: every field of Config is set by a key, every key sets a field.
 // Red with a field added, or a key's field misspelled.
 func TestFields(t *testing.T) {

@@ -130,14 +130,15 @@ func inboundKeys() []key {
 		{path: "inbound.*.mllp.listen", form: formAddress, field: "Inbounds.MLLP.Listen", required: true,
 			doc: "Where to listen; without a host on all interfaces, with port 0 on any free port."},
 		{path: "inbound.*.mllp.max_message", form: formSize, field: "Inbounds.MLLP.MaxMessage", def: "16MiB", min: 1, max: maxMessage,
-			doc: "The largest message; a larger one is refused."},
+			doc: "The largest message; a larger one is answered with AR, or in enhanced mode with CR, and the connection is closed."},
 		{path: "inbound.*.mllp.ack", form: formChoice, field: "Inbounds.MLLP.Ack", def: "original", choices: []choice{
 			{name: "original"}, {name: "enhanced"}, {name: "none"},
 		}, doc: `How to acknowledge, once the message is on disk: "original" with AA; "enhanced" as its MSH-15 and MSH-16 ask; "none" not at all.`},
 		{path: "inbound.*.mllp.tls", later: true, hint: "let a TLS proxy on this host, such as stunnel, take the connection"},
 
 		{path: "inbound.*.file", form: formTable, group: groupConnection, doc: "Pick up files from a folder."},
-		{path: "inbound.*.file.dir", form: formPath, field: "Inbounds.File.Dir", required: true, doc: "The folder; subfolders are not searched."},
+		{path: "inbound.*.file.dir", form: formPath, field: "Inbounds.File.Dir", required: true,
+			doc: "The folder; subfolders are not searched, and files that are refused go to its subfolder `error`."},
 		{path: "inbound.*.file.pattern", form: formString, field: "Inbounds.File.Pattern", def: "*.hl7",
 			doc: "Which names to pick up: * stands for any characters, ? for one, [a-z] for one of a range."},
 		{path: "inbound.*.file.poll", form: formDuration, field: "Inbounds.File.Poll", def: "1s", min: 10 * millisecond, max: hour,
@@ -145,7 +146,7 @@ func inboundKeys() []key {
 		{path: "inbound.*.file.stable", form: formDuration, field: "Inbounds.File.Stable", def: "2s", min: 0, max: hour,
 			doc: "How long a file must not have changed before it counts as whole."},
 		{path: "inbound.*.file.max_message", form: formSize, field: "Inbounds.File.MaxMessage", def: "16MiB", min: 1, max: maxMessage,
-			doc: "The largest file; a larger one is refused."},
+			doc: "The largest file; a larger one is refused, and goes to `error` in the folder."},
 		{path: "inbound.*.file.after", form: formChoice, field: "Inbounds.File.After", def: "move",
 			choices: []choice{{name: "move"}, {name: "delete"}}, doc: "What becomes of a file once its message is on disk."},
 		{path: "inbound.*.file.move_to", form: formPath, field: "Inbounds.File.MoveTo",
@@ -199,7 +200,8 @@ func outboundKeys() []key {
 		{path: "outbound.*.file", form: formTable, group: groupConnection, doc: "Write each delivery to a file."},
 		{path: "outbound.*.file.dir", form: formPath, field: "Outbounds.File.Dir", required: true, doc: "The folder."},
 		{path: "outbound.*.file.name", form: formString, field: "Outbounds.File.Name", def: "{id}.hl7",
-			doc: "The file's name; `{id}` stands for the delivery's id and has to be in it."},
+			doc: "The file's name. `{id}` stands for the delivery's id and has to be in it, as the first or the last of `{id}`, `{message}`, " +
+				"`{inbound}`, `{handler}`, `{type}` and `{control_id}`, which stand for what they say."},
 		{path: "outbound.*.order", form: formChoice, field: "Outbounds.Order", def: "strict", choices: []choice{
 			{name: "strict"},
 			{name: "none", later: true, hint: `use "strict"`},

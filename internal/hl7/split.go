@@ -14,8 +14,9 @@ var ErrNoMessage = errors.New("no line begins MSH, BHS or FHS")
 
 // Split takes a text apart into its messages and returns them in order, byte for byte. A message begins at a line that
 // begins MSH, BHS or FHS, the first one behind a byte order mark if there is one; a line ends at CR, LF or CRLF. A batch
-// (FHS to FTS, BHS to BTS) is one message. Blank lines between messages belong to none; what comes before the first
-// message is an error.
+// (FHS to FTS, BHS to BTS) is one message. A text that holds one message alone ends with it, blank lines included; among
+// several, the blank lines between them and behind the last belong to none, and nor do those before the first. Anything
+// else before the first message is an error.
 //
 // max bounds a message, in bytes. An error ends the sequence. Each message is the caller's.
 func Split(r io.Reader, max int) iter.Seq2[[]byte, error] {
@@ -40,10 +41,10 @@ func Split(r io.Reader, max int) iter.Seq2[[]byte, error] {
 			yield(nil, s.tooLong())
 		case err != nil:
 			yield(nil, err)
-		case len(s.message) > 0:
-			yield(s.message, nil)
 		case s.count == 0:
 			yield(nil, ErrNoMessage)
+		default:
+			yield(s.last())
 		}
 	}
 }
@@ -71,7 +72,7 @@ type splitter struct {
 	lines   int
 	count   int    // messages begun
 	message []byte // so far; nil before the first one
-	blank   []byte // blank lines behind it, which belong to it only if more of it follows
+	blank   []byte // blank lines behind it, which belong to it only if more of it follows, or nothing and it is alone
 	trailer string // what ends the batch that it is; empty outside of one
 	over    bool   // the batch's trailer has come
 }
@@ -103,7 +104,9 @@ func (s *splitter) add(l []byte) (whole []byte, err error) {
 		return nil, fmt.Errorf("line %d: %w", s.lines, ErrNoMessage)
 	}
 	if len(text) == 0 {
-		s.blank = append(s.blank, l...)
+		if len(s.message)+len(s.blank) <= s.max { // more of them could not belong to it
+			s.blank = append(s.blank, l...)
+		}
 		return whole, nil
 	}
 	s.message = append(append(s.message, s.blank...), l...)
@@ -115,6 +118,17 @@ func (s *splitter) add(l []byte) (whole []byte, err error) {
 		return whole, s.tooLong()
 	}
 	return whole, nil
+}
+
+// last is the message that the text's end ends.
+func (s *splitter) last() ([]byte, error) {
+	if s.count > 1 {
+		return s.message, nil
+	}
+	if len(s.message)+len(s.blank) > s.max {
+		return nil, s.tooLong()
+	}
+	return append(s.message, s.blank...), nil
 }
 
 // begins says whether a line with this name begins a message, where the text stands.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
+	"os"
 	"time"
 
 	"coppice.dev/coppice/internal/message"
@@ -143,7 +146,7 @@ func (s *sending) again(d message.Delivery, err error, rejected bool) *ending {
 		func(ctx context.Context) error { return s.cfg.Store.Retry(ctx, d.ID, err.Error(), rejected, next) },
 		func() {
 			s.cfg.Log.Warn("delivery waits", "delivery", d.Name(), "outbound", s.out.Name, "attempt", d.Attempts+1,
-				"wait", wait.Round(time.Millisecond))
+				"wait", wait.Round(time.Millisecond), "why", why(err))
 			if f := s.cfg.Observer.Retried; f != nil {
 				f(d, err, wait)
 			}
@@ -190,4 +193,23 @@ func (s *sending) settleAtStop(ctx context.Context) {
 		s.cfg.Log.Error("a delivery that ended is not recorded and will repeat", "delivery", s.last.delivery.Name(),
 			"outbound", s.out.Name, "err", err)
 	}
+}
+
+// why is as much of a delivery's error as a log may hold: what the network or the file system said, but no word of the
+// receiver's, which may repeat what the message holds. The store has it whole.
+func why(err error) string {
+	var network *net.OpError
+	var path *fs.PathError
+	var rejection *message.Rejection
+	switch {
+	case errors.As(err, &rejection):
+		return "rejected with " + rejection.Code
+	case errors.As(err, &network):
+		return network.Error()
+	case errors.As(err, &path):
+		return path.Error()
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return "no answer in time"
+	}
+	return "no good answer; show tells more"
 }

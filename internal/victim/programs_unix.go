@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 var programs map[string]program
@@ -127,4 +128,10 @@ func number(args []string) int {
 		fail("count", os.ErrInvalid)
 	}
 	return n
+}
+
+// forEver waits for the end of the victim's lifetime.
+func forEver() int {
+	time.Sleep(2 * Lifetime)
+	return 94
 }

@@ -71,9 +71,3 @@ func untilTold() int {
 	io.Copy(io.Discard, os.Stdin)
 	return 3
 }
-
-// forEver waits for the end of the victim's lifetime.
-func forEver() int {
-	time.Sleep(2 * Lifetime)
-	return 94
-}

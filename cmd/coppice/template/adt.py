@@ -1,5 +1,9 @@
-"""A router and a handler. Both run in worker processes: what they print is captured, what they raise is recorded with its
-traceback, and if they hang or crash they are cut down and started again."""
+"""A router and a handler. Both run in worker processes: what they print is captured, and shown with `coppice serve
+--log-handler-output` only; what they raise is recorded with its traceback; if they hang or crash they are cut down and
+started again.
+
+serve copies this folder when it starts: an edit takes effect at its next start. Files beside this one are in
+os.path.dirname(__file__); the working folder is a scratch folder."""
 
 from coppice_worker import router, handler, Send, Drop
 

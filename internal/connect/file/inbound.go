@@ -67,6 +67,7 @@ type Inbound struct {
 	sink   connect.Sink
 	listen bool
 	seen   map[string]sighting
+	doubt  map[string]bool // see doubtful; nil before the first survey
 }
 
 // sighting is what the last look saw of one file.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -99,8 +100,20 @@ func (in *Inbound) survey(root *os.Root) (ready []string, wait time.Duration, er
 		present[name] = s
 	}
 	in.seen = present
+	if in.doubt == nil { // the first survey
+		in.doubt = map[string]bool{}
+		for name := range present {
+			in.doubt[name] = true
+		}
+	}
+	maps.DeleteFunc(in.doubt, func(name string, _ bool) bool { _, here := present[name]; return !here })
 	return ready, wait, nil
 }
+
+// doubtful says whether a file of this name may have been committed already: it lay there at the start, where an engine may
+// have died between the commit and the move, or a commit of it did not end well. Of any other file it is known that it is
+// new, also if it is the same as one before to the last byte and the time: it was dropped again, and is taken again.
+func (in *Inbound) doubtful(name string) bool { return in.doubt[name] }
 
 // wanted says whether a name is one to take.
 func (in *Inbound) wanted(entry fs.DirEntry) bool {
@@ -244,14 +257,17 @@ func (in *Inbound) commit(ctx context.Context, name string, body []byte, s *sigh
 		Path: filepath.Join(in.cfg.Dir, name), Size: s.size, ModTime: s.mtime.UTC(),
 		SHA256: hex.EncodeToString(sum[:]),
 	}
-	id, seen, err := in.sink.Seen(ctx, src)
-	if err != nil {
-		return fmt.Errorf("look up: %w", err)
-	}
-	if seen {
-		in.cfg.Log.Info("file was committed before", "file", name, "message", id)
-		s.label = fmt.Sprintf("%010d", id)
-		return nil
+	if in.doubtful(name) {
+		id, seen, err := in.sink.Seen(ctx, src)
+		if err != nil {
+			return fmt.Errorf("look up: %w", err)
+		}
+		if seen {
+			in.cfg.Log.Info("file was committed before", "file", name, "message", id)
+			s.label = fmt.Sprintf("%010d", id)
+			delete(in.doubt, name)
+			return nil
+		}
 	}
 	incoming := message.Incoming{
 		Inbound: in.cfg.Name, Body: body, Peer: src.Path, Received: time.Now().UTC(), File: &src,
@@ -259,9 +275,12 @@ func (in *Inbound) commit(ctx context.Context, name string, body []byte, s *sigh
 	if h, err := hl7.ParseHeader(body); err == nil { // a file may hold anything
 		incoming.Type, incoming.ControlID = h.Type, h.ControlID
 	}
-	if id, err = in.sink.Receive(ctx, incoming); err != nil {
+	in.doubt[name] = true
+	id, err := in.sink.Receive(ctx, incoming)
+	if err != nil {
 		return fmt.Errorf("receive: %w", err)
 	}
+	delete(in.doubt, name)
 	s.label = fmt.Sprintf("%010d", id)
 	return nil
 }

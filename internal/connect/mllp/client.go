@@ -26,6 +26,9 @@ var (
 // by being later, so the reader gets the time to see what waits.
 const settle = 2 * time.Millisecond
 
+// settleRefused is how long the answer to a block that could not be sent whole may take to be read.
+const settleRefused = 200 * time.Millisecond
+
 // Client is one connection to an MLLP receiver. Its methods are safe for concurrent use; exchanges follow one another.
 // The first error of an exchange ends the connection.
 type Client struct {
@@ -128,7 +131,7 @@ func (c *Client) roundTrip(ctx context.Context, body []byte, blind bool) ([]byte
 		return nil, err
 	}
 	if _, err := c.conn.Write(frame(body)); err != nil {
-		return nil, fmt.Errorf("send: %w", err)
+		return c.refused(err)
 	}
 	select {
 	case reply := <-c.reply:
@@ -141,6 +144,22 @@ func (c *Client) roundTrip(ctx context.Context, body []byte, blind bool) ([]byte
 	default:
 		return nil, c.cause()
 	}
+}
+
+// refused looks for the answer of a peer that would not read a block to its end: AR to one that is too large, then it closed.
+// Nobody can have taken what did not arrive whole, so no other answer counts.
+func (c *Client) refused(failed error) ([]byte, error) {
+	failed = fmt.Errorf("send: %w", failed)
+	t := time.NewTimer(settleRefused)
+	defer t.Stop()
+	select {
+	case reply := <-c.reply:
+		if ack, err := hl7.ParseAck(reply); err == nil && !ack.Taken() {
+			return reply, nil
+		}
+	case <-t.C:
+	}
+	return nil, failed
 }
 
 // await announces to the reader that the next block is wanted.

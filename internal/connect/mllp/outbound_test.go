@@ -1,6 +1,7 @@
 package mllp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -284,4 +285,28 @@ func ExampleDial() {
 	ack, err := client.Exchange(context.Background(), []byte("MSH|^~\\&|||||||ADT^A01|42|P|2.5\r"))
 	fmt.Println(ack.Code, ack.ControlID, err)
 	// Output: AA 42 <nil>
+}
+
+// TestRefusedInTheMiddle: a peer answers AR to a message that is too large before it has all of it, and closes. The client
+// tells of the answer, and not of the write that failed. Red with the write's error returned at once.
+func TestRefusedInTheMiddle(t *testing.T) {
+	in, err := NewInbound(InboundConfig{Name: "small", Listen: "127.0.0.1:0", MaxMessage: 1 << 20}, connecttest.NewSink())
+	if err != nil {
+		t.Fatal(err)
+	}
+	connecttest.Serve(t, in)
+	body := append([]byte("MSH|^~\\&|A|B|C|D|20260101||ADT^A01|BIG|P|2.5\rNTE|"), bytes.Repeat([]byte("x"), 24<<20)...)
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), connecttest.Patience)
+		c, err := Dial(ctx, in.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ack, err := c.Exchange(ctx, body)
+		if err != nil || ack.Code != hl7.AR || ack.ControlID != "BIG" {
+			t.Errorf("%+v, %v", ack, err)
+		}
+		c.Close()
+		cancel()
+	}
 }

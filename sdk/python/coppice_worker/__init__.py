@@ -11,8 +11,12 @@
         return Send("emr", msg.body)
 
 A handler returns None (nothing to send), a Send, a Drop, or a list, tuple or generator of Send; a router returns the
-names of handlers. Both may be async functions. What a function prints is kept as its log. A function that raises fails
-its message and not its worker; sys.exit ends the worker, which the engine treats as a crash.
+names of handlers. Both may be async functions. What a function prints is captured, and shown with coppice serve
+--log-handler-output only. A function that raises fails its message and not its worker; sys.exit ends the worker, which
+the engine treats as a crash.
+
+coppice serve copies the code when it starts, so an edit takes effect at its next start. The working folder is a scratch
+folder: files beside the handler's are in os.path.dirname(__file__).
 
 The package needs Python 3.9 and the standard library alone. protocol/PROTOCOL.md is the specification of what it
 speaks.
