@@ -34,6 +34,28 @@ func (c *Config) Pos(path ...string) Pos {
 	return n.at
 }
 
+// Written is the string at path as it stands in the file, with ${NAME} for what comes from the environment: the form to show in
+// errors. Empty for a path that is not in the file, or that is no string.
+func (c *Config) Written(path ...string) string {
+	n := c.root
+	for _, name := range path {
+		n = n.child(name)
+	}
+	if n == nil {
+		return ""
+	}
+	return n.source
+}
+
+// Secret says whether the string at path holds something from the environment, so that no error may show it.
+func (c *Config) Secret(path ...string) bool {
+	n := c.root
+	for _, name := range path {
+		n = n.child(name)
+	}
+	return n != nil && n.expanded()
+}
+
 // kind is what TOML makes of a value, in the words of an error message.
 type kind string
 

@@ -85,20 +85,20 @@ func checkConnections(cfg *config.Config) error {
 	var errs config.Errors
 	for _, out := range cfg.Outbounds {
 		if o, err := e.outbound(out); err != nil {
-			errs = append(errs, cfg.Errorf(outboundPlace(out), "", "%v", err))
+			errs = append(errs, cfg.Errorf(outboundPlace(out), "", "%v", told(cfg, outboundPlace(out), err)))
 		} else {
 			o.Close()
 		}
 	}
 	for _, in := range cfg.Inbounds {
 		if _, err := e.inbound(in); err != nil {
-			errs = append(errs, cfg.Errorf(inboundPlace(in), "", "%v", err))
+			errs = append(errs, cfg.Errorf(inboundPlace(in), "", "%v", told(cfg, inboundPlace(in), err)))
 		}
 		if in.File == nil {
 			continue
 		}
 		if info, err := os.Stat(in.File.Dir); err != nil || !info.IsDir() {
-			errs = append(errs, cfg.Errorf(inboundPlace(in), listenHint(in), "there is no folder %s", in.File.Dir))
+			errs = append(errs, cfg.Errorf(inboundPlace(in), listenHint(in), "there is no folder %s", cfg.Written(inboundPlace(in)...)))
 		}
 	}
 	if len(errs) > 0 {

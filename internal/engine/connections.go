@@ -20,17 +20,17 @@ func (e *Engine) connect(ctx context.Context) error {
 	for _, out := range e.cfg.Outbounds {
 		o, err := e.outbound(out)
 		if err != nil {
-			return e.cfg.Errorf(outboundPlace(out), "", "%v", err)
+			return e.cfg.Errorf(outboundPlace(out), "", "%v", told(e.cfg, outboundPlace(out), err))
 		}
 		e.outbounds[out.Name] = o
 	}
 	for _, in := range e.cfg.Inbounds {
 		i, err := e.inbound(in)
 		if err != nil {
-			return e.cfg.Errorf(inboundPlace(in), "", "%v", err)
+			return e.cfg.Errorf(inboundPlace(in), "", "%v", told(e.cfg, inboundPlace(in), err))
 		}
 		if err := i.Listen(ctx); err != nil {
-			return e.cfg.Errorf(inboundPlace(in), listenHint(in), "%v", err)
+			return e.cfg.Errorf(inboundPlace(in), listenHint(in), "%v", told(e.cfg, inboundPlace(in), err))
 		}
 		e.inbounds[in.Name] = i
 	}
@@ -65,7 +65,8 @@ func (e *Engine) inbound(in config.Inbound) (connect.Inbound, error) {
 			Ack: mllp.AckMode(m.Ack), Log: e.log}, s)
 	}
 	f := in.File
-	return file.NewInbound(file.InboundConfig{Name: in.Name, Dir: f.Dir, Pattern: f.Pattern, Poll: f.Poll, Stable: f.Stable,
+	return file.NewInbound(file.InboundConfig{Name: in.Name, Dir: f.Dir, Pattern: f.Pattern, Poll: f.Poll, Stable: max(f.Stable, 1), // none is the shortest: zero would be the default
+
 		MaxMessage: f.MaxMessage, After: file.After(f.After), MoveTo: f.MoveTo, Log: e.log}, s)
 }
 
@@ -74,7 +75,7 @@ func (e *Engine) outbound(out config.Outbound) (connect.Outbound, error) {
 		return mllp.NewOutbound(mllp.OutboundConfig{Name: out.Name, Connect: m.Connect, AckTimeout: m.AckTimeout, Log: e.log})
 	}
 	if info, err := os.Stat(out.File.Dir); err == nil && !info.IsDir() {
-		return nil, fmt.Errorf("%s is a file, and should be a folder", out.File.Dir)
+		return nil, errors.New("dir is a file, and should be a folder")
 	}
 	return file.NewOutbound(file.OutboundConfig{Name: out.Name, Dir: out.File.Dir, NameTemplate: out.File.Name, Log: e.log})
 }

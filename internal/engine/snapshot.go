@@ -126,8 +126,8 @@ func (c *copying) entry(path, rel string, within []string) error {
 	}
 	info, err := os.Stat(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil // a link to nowhere, or gone since it was listed
+	case errors.Is(err, fs.ErrNotExist), err != nil && isLink(path):
+		return nil // a link to nowhere or in a circle, or gone since it was listed
 	case err != nil:
 		return err
 	case info.IsDir():
@@ -145,6 +145,11 @@ func (c *copying) entry(path, rel string, within []string) error {
 		return errTooLarge
 	}
 	return c.file(path, rel, info)
+}
+
+func isLink(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
 func (c *copying) file(path, rel string, info fs.FileInfo) error {

@@ -130,7 +130,7 @@ func TestSnapshotFollowsLinks(t *testing.T) {
 	elsewhere := t.TempDir()
 	write(t, filepath.Join(elsewhere, "lib", "tables.py"), "x = 1\n")
 	for link, to := range map[string]string{"linked": filepath.Join(elsewhere, "lib"), "one.py": filepath.Join(elsewhere, "lib", "tables.py"),
-		"circle": ".", "nowhere": "not/there"} {
+		"circle": ".", "nowhere": "not/there", "a1": "a2", "a2": "a1"} {
 		if err := os.Symlink(to, filepath.Join(real, link)); err != nil {
 			t.Skipf("missing: symbolic links (%v)", err)
 		}
@@ -154,5 +154,35 @@ func TestSnapshotFollowsLinks(t *testing.T) {
 	}
 	if strings.Contains(s.Hash, "/") || len(s.Hash) != 16 {
 		t.Errorf("hash %q", s.Hash)
+	}
+}
+
+// TestSecretsStayOut: what comes from the environment is in no error about the configuration, whoever reports it. Red with
+// told returning err, and with the name in place of what is written.
+func TestSecretsStayOut(t *testing.T) {
+	needPython(t)
+	const secret = "192.0.2.77" // an address of nobody's (RFC 5737): to listen there fails at once
+	for old, new := range map[string]string{
+		`run = "feed.py:through"`:           `command = ["${SECRET}"]`,
+		`version = 1`:                       "version = 1\nsandbox = { python = \"${SECRET}\" }",
+		`mllp = { listen = "127.0.0.1:0" }`: `mllp = { listen = "${SECRET}:99" }`,
+		`file = { dir = "out" }`:            `file = { dir = "${SECRET}/feed.py" }`,
+	} {
+		dir := folder(t, strings.Replace(stateTOML, old, new, 1))
+		write(t, filepath.Join(dir, secret, "feed.py"), "")
+		env := func(string) (string, bool) { return secret, true }
+		cfg, err := config.Load(dir, env)
+		if err == nil {
+			err = Check(t.Context(), cfg, func(Checked) {})
+		}
+		if err == nil {
+			var e *Engine
+			if e, err = Open(t.Context(), cfg, Options{}); err == nil {
+				e.Close()
+			}
+		}
+		if err == nil || strings.Contains(err.Error(), secret) {
+			t.Errorf("%s: %v", new, err)
+		}
 	}
 }

@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -146,10 +148,29 @@ func (b *building) spec(ctx context.Context, place []string, ref config.Ref, r *
 	}
 	program, err := b.program(ref.Command[0])
 	if err != nil {
-		return spec, b.cfg.Errorf(append(place, "0"), "", "no program %q: %v", ref.Command[0], err)
+		return spec, b.cfg.Errorf(append(place, "0"), "", "no program %q: %v", b.cfg.Written(append(place, "0")...), told(b.cfg, append(place, "0"), err))
 	}
 	spec.Command = append([]string{program}, ref.Command[1:]...)
 	return spec, nil
+}
+
+// told is an error about the value at a place of the configuration as it may be shown: whole, or, where the value holds
+// something from the environment, only what is at the bottom of it.
+func told(cfg *config.Config, place []string, err error) error {
+	if !cfg.Secret(place...) {
+		return err
+	}
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) {
+		return errors.New(lookup.Err)
+	}
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
 }
 
 // program finds a worker's program. One inside the configuration's folder is taken from the snapshot.
@@ -188,21 +209,21 @@ func (b *building) python(ctx context.Context) ([]string, error) {
 	hint := `set python = "/path/to/python3" in [sandbox], or install Python 3.9 or later`
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return nil, b.cfg.Errorf(place, hint, "handlers in Python need an interpreter, and there is no %q", name)
+		return nil, b.cfg.Errorf(place, hint, "handlers in Python need an interpreter, and there is no %q", cmp.Or(b.cfg.Written(place...), name))
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Sandbox.StartTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "-I", "-B", "-c", pythonQuestion)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
-	lines := strings.Fields(string(out))
+	lines := strings.Split(strings.ReplaceAll(strings.TrimSpace(string(out)), "\r\n", "\n"), "\n")
 	switch {
 	case err != nil:
-		return nil, b.cfg.Errorf(place, hint, "cannot run %s: %v", path, err)
+		return nil, b.cfg.Errorf(place, hint, "the interpreter cannot be run: %v", told(b.cfg, place, err))
 	case len(lines) != 3:
-		return nil, b.cfg.Errorf(place, hint, "%s does not answer like a Python interpreter", path)
+		return nil, b.cfg.Errorf(place, hint, "the program does not answer like a Python interpreter")
 	case lines[2] != "True":
-		return nil, b.cfg.Errorf(place, hint, "%s is Python %s, and handlers need 3.9 or later", path, lines[1])
+		return nil, b.cfg.Errorf(place, hint, "the interpreter is Python %s, and handlers need 3.9 or later", lines[1])
 	}
 	// Written anew: a worker of the engine before may have changed it, or put a link in its place.
 	folder := b.o.sdk

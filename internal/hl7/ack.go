@@ -25,8 +25,9 @@ const (
 
 // Ack writes the answer to the message that h heads: with the same separators, the sender and the receiver exchanged,
 // MSH-9 "ACK" with the message's trigger, and the processing id, version and character set of the message. code is one
-// of AA to CR; text is for people and escaped here; controlID is the answer's own. Segments end with CR. The answer holds
-// none of the bytes that frame MLLP, whatever the message holds.
+// of AA to CR; text is for people and escaped here; controlID is the answer's own. Segments end with CR. The control id of the
+// message is mirrored to the byte, or its sender would not know the answer for its own; the answer holds no end of an MLLP
+// block (FS CR), whatever the message holds.
 func Ack(h Header, code, text, controlID string, now time.Time) []byte {
 	h.fill()
 	sep := string([]byte{h.Sep}) // string(byte) would make two bytes of one above 0x7f
@@ -45,7 +46,14 @@ func Ack(h Header, code, text, controlID string, now time.Time) []byte {
 	if text != "" {
 		answer = append(answer, h.escape(text))
 	}
-	return []byte(unframed(strings.Join(head, sep)) + "\r" + unframed(strings.Join(answer, sep)) + "\r")
+	acknowledged := strings.Join(answer, sep)
+	if strings.HasSuffix(acknowledged, "\x1c") {
+		acknowledged += sep // an empty text keeps the FS from the CR
+	}
+	if h.Sep == 0x1c {
+		acknowledged = unframed(acknowledged)
+	}
+	return []byte(unframed(strings.Join(head, sep)) + "\r" + acknowledged + "\r")
 }
 
 // AckUnknown writes an AR for a body without a header: there is nothing to mirror.

@@ -144,15 +144,24 @@ func TestAck(t *testing.T) {
 	}
 }
 
-// A field that ends in FS stands before a CR in the answer: with the FS mirrored, that is MLLP's block end, and the rest of
-// the answer would be a stray. Red with the body of unframed returning s.
+// A field that ends in FS would stand before a CR in the answer, which is MLLP's block end, and the rest of the answer would be
+// a stray. The control id is mirrored all the same, to the byte: its sender compares it. Red with the body of unframed
+// returning s, without the empty text behind an id that ends in FS, and with unframed used on the id.
 func TestAckHoldsNoFrame(t *testing.T) {
-	h, err := hl7.ParseHeader([]byte("MSH|^~\\&|A\x0b|||||||id\x1c|P|2.3\x1c|x\r"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := hl7.Ack(h, hl7.AA, "x\x1c", "NEW", now()); bytes.ContainsAny(got, "\x0b\x1c") {
-		t.Errorf("%q holds a frame's bytes", got)
+	for _, id := range []string{"id\x1c", "A\x0bB", "\x1c", "A\x1cB"} {
+		h, err := hl7.ParseHeader([]byte("MSH|^~\\&|A\x0b|||||||" + id + "|P|2.3\x1c|x\r"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"", "x\x1c"} {
+			got := hl7.Ack(h, hl7.AA, text, "NEW", now())
+			if bytes.Contains(got, []byte("\x1c\r")) {
+				t.Errorf("%q holds a block's end", got)
+			}
+			if ack, err := hl7.ParseAck(got); err != nil || ack.ControlID != id {
+				t.Errorf("%q acknowledges %q, %v; want %q", got, ack.ControlID, err, id)
+			}
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"time"
 )
 
@@ -41,7 +42,7 @@ type hold struct {
 func (h *hold) wait(ctx context.Context, why error) bool {
 	d := delay(firstWait, maxWait, h.fails)
 	h.fails++
-	h.p.cfg.Log.Warn("held", "what", h.what, "why", why.Error(), "wait", d.Round(time.Millisecond))
+	h.p.cfg.Log.Warn("held", "what", h.what, "why", brief(why), "wait", d.Round(time.Millisecond))
 	if f := h.p.cfg.Observer.Held; f != nil {
 		f(h.what, why, d)
 	}
@@ -65,4 +66,14 @@ func (h *hold) over() {
 	if f := h.p.cfg.Observer.Released; f != nil {
 		f(h.what)
 	}
+}
+
+// brief is an error as a log holds it: one line, and not the whole of what a worker wants to say.
+func brief(err error) string {
+	const most = 300
+	s := strings.Join(strings.Fields(err.Error()), " ")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "..."
+	}
+	return s
 }

@@ -327,14 +327,16 @@ func (in *Inbound) putAway(root *os.Root, name string, s sighting) error {
 	return rename(os.Lstat, os.Rename, filepath.Join(in.cfg.Dir, name), filepath.Join(to, name), s.label)
 }
 
-// rename moves a file and replaces none: where the target is taken, the new one's name is extended by the message's id,
-// or else by the time. A file that is gone is moved.
+// rename moves a file and replaces none: where the target is taken, the new one's name is extended by the message's id, and
+// where that is taken too (or there is none) by the time. A file that is gone is moved.
 func rename(stat func(string) (os.FileInfo, error), move func(from, to string) error, from, to, label string) error {
-	if _, err := stat(to); err == nil {
-		if label == "" {
-			label = time.Now().UTC().Format("20060102T150405.000000000")
-		}
+	free := func(name string) bool { _, err := stat(name); return err != nil }
+	switch {
+	case free(to):
+	case label != "" && free(to+"."+label):
 		to += "." + label
+	default:
+		to += "." + time.Now().UTC().Format("20060102T150405.000000000")
 	}
 	if err := move(from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
