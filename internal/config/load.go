@@ -37,6 +37,9 @@ func Load(dir string, env func(string) (string, bool)) (*Config, error) {
 	default:
 		file = filepath.Join(dir, FileName)
 	}
+	if !utf8.ValidString(file) {
+		return nil, Errors{{File: strings.ToValidUTF8(file, "?"), Msg: "the name of the folder is not UTF-8, and workers are told of it in UTF-8"}}
+	}
 	data, bad := readFile(file)
 	if bad != nil {
 		bad.File = file

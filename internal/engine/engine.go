@@ -102,7 +102,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err er
 func (e *Engine) orphans(ctx context.Context) error {
 	waiting, err := e.store.Waiting(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("store %s: %w", e.cfg.Store.Path, err)
 	}
 	known := map[store.Waiting]bool{}
 	for _, in := range e.cfg.Inbounds {

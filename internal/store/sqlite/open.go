@@ -15,6 +15,8 @@ import (
 
 	_ "modernc.org/sqlite" // registers the driver "sqlite"
 
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"coppice.dev/coppice/internal/store"
 )
 
@@ -251,8 +253,15 @@ func dsn(path, mode string, pragmas []pragma) string {
 
 // openError adds the hint that belongs to a cause.
 func openError(path string, err error) error {
+	if code(err) == sqlite3.SQLITE_CORRUPT && !errors.Is(err, ErrCorrupt) {
+		err = fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
 	var hint string
 	switch {
+	case code(err) == sqlite3.SQLITE_CANTOPEN:
+		hint = "is it a folder, or a file that this user may not open?"
+	case code(err) == sqlite3.SQLITE_READONLY:
+		hint = "the user that runs this needs to write the file and its folder"
 	case errors.Is(err, store.ErrLocked):
 		hint = "stop that engine, or give this one another store"
 	case errors.Is(err, ErrForeign):
@@ -266,7 +275,7 @@ func openError(path string, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		hint = "the user that runs this needs to read and write the folder"
 	case errors.Is(err, fs.ErrNotExist):
-		hint = "no engine has created a store there yet; check the path"
+		hint = "check the path; a store is there only once an engine has run"
 	}
 	return &OpenError{Path: path, Err: err, Hint: hint}
 }
