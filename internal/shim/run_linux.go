@@ -85,7 +85,9 @@ func ignore(which bool) {
 		}
 		var have sigaction
 		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&have)), 8, 0, 0)
-		if (have.handler > 1) == which {
+		// 32 to 34 are the C library's in a program that is linked with it (nptl(7)), and not the runtime's to reset.
+		libc := sig >= 32 && sig <= 34
+		if (have.handler > 1 && !libc) == which {
 			syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&deaf)), 0, 8, 0, 0)
 		}
 	}
