@@ -50,9 +50,6 @@ func Ack(h Header, code, text, controlID string, now time.Time) []byte {
 	if strings.HasSuffix(acknowledged, "\x1c") {
 		acknowledged += sep // an empty text keeps the FS from the CR
 	}
-	if h.Sep == 0x1c {
-		acknowledged = unframed(acknowledged)
-	}
 	return []byte(unframed(strings.Join(head, sep)) + "\r" + acknowledged + "\r")
 }
 
