@@ -4,6 +4,7 @@ package tree
 
 import (
 	"errors"
+	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,7 @@ var maxRSSUnit = func() int64 {
 }()
 
 // awaitExit waits until the child has ended, and leaves it to be reaped (kqueue(2), EVFILT_PROC with NOTE_EXIT).
-func awaitExit(pid int) error {
+func awaitExit(pid int, _ chan<- os.Signal) error {
 	queue, err := unix.Kqueue()
 	if err != nil {
 		return err
@@ -53,3 +54,6 @@ func allDead(int) bool { return false }
 func sweep(int) []Member { return nil }
 
 func anyAlive([]Member) bool { return false }
+
+// sampled is not there: this system's process table is not read.
+func sampled(int, bool) Usage { return Usage{} }

@@ -1,6 +1,11 @@
 package tree
 
 import (
+	"os"
+	"syscall"
+	"time"
+	"unsafe"
+
 	"coppice.dev/coppice/internal/shim"
 	"golang.org/x/sys/unix"
 )
@@ -8,15 +13,40 @@ import (
 // maxRSSUnit is what ru_maxrss counts in (getrusage(2)).
 const maxRSSUnit = 1 << 10
 
-// awaitExit waits until the child has ended, and leaves it to be reaped.
-func awaitExit(pid int) error {
+// awaitExit waits until the child has ended, and leaves it to be reaped. Meanwhile it tells of each stop, if stops is not
+// nil and has room.
+func awaitExit(pid int, stops chan<- os.Signal) error {
 	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if err != unix.EINTR {
+		var info childInfo
+		options := unix.WEXITED | unix.WNOWAIT
+		if stops != nil {
+			options |= unix.WSTOPPED
+		}
+		err := unix.Waitid(unix.P_PID, pid, (*unix.Siginfo)(unsafe.Pointer(&info)), options, nil)
+		switch {
+		case err == unix.EINTR:
+		case err == nil && info.code == cldStopped:
+			// Collect the stop, or it would be told for ever; the child's end stays to be reaped.
+			unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WNOHANG, nil)
+			select {
+			case stops <- syscall.Signal(info.status):
+			default:
+			}
+		default:
 			return err
 		}
 	}
 }
+
+// childInfo is the part of siginfo_t that waitid(2) fills in (the layout of 64-bit systems).
+type childInfo struct {
+	signo, errno, code, _ int32
+	pid, uid, status      int32
+	_                     [100]byte
+}
+
+// cldStopped is CLD_STOPPED of siginfo(7).
+const cldStopped = 5
 
 // groupMembers are the living processes of a group and, while its leader's pid is certain, the leader's descendants
 // wherever they went: the escapees that can still be seen.
@@ -69,4 +99,33 @@ func anyAlive(members []Member) bool {
 		}
 	}
 	return false
+}
+
+// tick is what /proc counts CPU time in: USER_HZ is 100 on every architecture that Go knows (time(7), sysconf(3)).
+const tick = 10 * time.Millisecond
+
+// sampled sums up what a root and its descendants use. What a root that is no member has reaped is the tree's.
+func sampled(root int, member bool) Usage {
+	var u Usage
+	add := func(user, system uint64) {
+		u.User += time.Duration(user) * tick
+		u.System += time.Duration(system) * tick
+	}
+	list := shim.Descendants(root)
+	if p, ok := shim.Read(root); ok {
+		if member {
+			list = append(list, p)
+		} else {
+			add(p.ReapedUser, p.ReapedSystem)
+		}
+	}
+	for _, p := range list {
+		add(p.User+p.ReapedUser, p.System+p.ReapedSystem)
+		if p.State != 'Z' {
+			u.Processes++
+			u.Tasks += p.Threads
+			u.Memory += p.Resident * int64(os.Getpagesize())
+		}
+	}
+	return u
 }

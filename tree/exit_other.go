@@ -2,12 +2,15 @@
 
 package tree
 
-import "errors"
+import (
+	"errors"
+	"os"
+)
 
 const maxRSSUnit = 1 << 10
 
 // awaitExit is not there: the group is then not killed at the command's own end.
-func awaitExit(int) error { return errors.ErrUnsupported }
+func awaitExit(int, chan<- os.Signal) error { return errors.ErrUnsupported }
 
 func groupMembers(int, bool) []Member { return nil }
 
@@ -18,3 +21,6 @@ func allDead(int) bool { return false }
 func sweep(int) []Member { return nil }
 
 func anyAlive([]Member) bool { return false }
+
+// sampled is not there: this system's process table is not read.
+func sampled(int, bool) Usage { return Usage{} }

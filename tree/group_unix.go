@@ -28,6 +28,7 @@ func processGroup() rung {
 // command has not been reaped: so the group is killed while the command is a zombie, and never after.
 type grouped struct {
 	process *os.Process
+	stops   chan os.Signal
 	done    chan struct{} // closed when the command has been reaped
 	status  Status
 
@@ -42,8 +43,12 @@ func startGroup(_ context.Context, s *Spec) (holder, error) {
 		return nil, err
 	}
 	defer null.Close()
+	attr := &syscall.SysProcAttr{Setsid: s.NewSession, Setpgid: !s.NewSession}
+	if s.Foreground != nil {
+		attr.Foreground, attr.Ctty = true, int(s.Foreground.Fd())
+	}
 	process, err := os.StartProcess(s.Path, s.Args, &os.ProcAttr{Dir: s.Dir, Env: s.Env, Files: files,
-		Sys: &syscall.SysProcAttr{Setsid: s.NewSession, Setpgid: !s.NewSession}})
+		Sys: attr})
 	if err != nil {
 		if _, bad := os.Stat(s.Dir); s.Dir != "" && bad != nil {
 			// The runtime blames the command. Stat's error has the folder's path.
@@ -51,7 +56,7 @@ func startGroup(_ context.Context, s *Spec) (holder, error) {
 		}
 		return nil, err
 	}
-	g := &grouped{process: process, done: make(chan struct{})}
+	g := &grouped{process: process, stops: make(chan os.Signal, 1), done: make(chan struct{})}
 	go g.reap()
 	return g, nil
 }
@@ -75,7 +80,7 @@ func (g *grouped) reap() {
 }
 
 func (g *grouped) collect() (*os.ProcessState, error) {
-	if err := awaitExit(g.process.Pid); err != nil {
+	if err := awaitExit(g.process.Pid, g.stops); err != nil {
 		state, err := g.process.Wait()
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -91,9 +96,15 @@ func (g *grouped) collect() (*os.ProcessState, error) {
 
 func (g *grouped) pid() (int, bool) { return g.process.Pid, true }
 
-func (g *grouped) wait() Status {
-	<-g.done
-	return g.status
+func (g *grouped) wait(stopped func(os.Signal)) Status {
+	for {
+		select {
+		case <-g.done:
+			return g.status
+		case sig := <-g.stops:
+			stopped(sig)
+		}
+	}
 }
 
 func (g *grouped) kill() {
@@ -145,6 +156,15 @@ func (g *grouped) signal(sig os.Signal) error {
 		return fmt.Errorf("signal %v: %w", sig, errors.ErrUnsupported)
 	}
 	return g.send(n)
+}
+
+func (g *grouped) usage() (Usage, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.reaped {
+		return Usage{}, nil
+	}
+	return sampled(g.process.Pid, true), nil
 }
 
 func (g *grouped) members() ([]Member, error) {

@@ -130,7 +130,7 @@ func (j *jobbed) reap() {
 
 func (j *jobbed) pid() (int, bool) { return j.process.Pid, true }
 
-func (j *jobbed) wait() Status {
+func (j *jobbed) wait(func(os.Signal)) Status {
 	<-j.done
 	return j.status
 }
@@ -171,6 +171,8 @@ func (j *jobbed) signal(sig os.Signal) error {
 	j.kill()
 	return nil
 }
+
+func (j *jobbed) usage() (Usage, error) { return Usage{}, errors.ErrUnsupported }
 
 // members reads at most 1024 process ids of the job.
 func (j *jobbed) members() ([]Member, error) {

@@ -46,7 +46,8 @@ func ParseLevel(s string) (Level, error) {
 
 // Facts stand beside the level.
 type Facts struct {
-	// Rung is the way in which the tree is held: "pidns", "pidns-user", "subreaper", "group", "job".
+	// Rung is the way in which the tree is held: "pidns", "pidns-user", "cgroup", "subreaper", "group", "job" or
+	// "job-late".
 	Rung string `json:"rung"`
 	// HostDeathSafe: no process of the tree outlives the engine, however the engine dies, at any moment of the start.
 	HostDeathSafe bool `json:"host_death_safe"`
@@ -54,6 +55,10 @@ type Facts struct {
 	BornInside bool `json:"born_inside"`
 	// Transparent: the command sees the world that it would see without Coppice (user ids, mounts).
 	Transparent bool `json:"transparent"`
+	// Guarded: no process of the tree can leave what holds it, nor signal, stop, trace or starve what kills it. Where
+	// that is not so, Unguarded says why.
+	Guarded   bool   `json:"guarded"`
+	Unguarded string `json:"unguarded,omitempty"`
 	// Limited: the limits, NoNewPrivileges and DropCapabilities of the Spec are set, as far as they were asked for. Where
 	// there is no shim, nobody sets them.
 	Limited bool `json:"limited"`

@@ -85,6 +85,7 @@ type shimmed struct {
 	mode    shim.Mode
 	process *os.Process
 	control *os.File
+	stops   chan os.Signal
 	first   chan struct{} // closed when status is set
 	status  Status
 	last    chan struct{} // closed when the shim has been collected
@@ -101,7 +102,7 @@ func startShim(ctx context.Context, s *Spec, mode shim.Mode, attr *syscall.SysPr
 		return nil, &refusal{err}
 	}
 	spec, ok := (&shim.Spec{
-		Mode: mode, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, Files: 3 + len(s.Extra),
+		Mode: mode, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, Files: 3 + len(s.Extra), Terminal: s.Foreground != nil,
 		NewSession: s.NewSession, NoNewPrivileges: s.NoNewPrivileges, DropCapabilities: s.DropCapabilities,
 		Limits: rlimits(s.Limits, attr.Cloneflags&unix.CLONE_NEWUSER != 0),
 	}).Encode()
@@ -111,6 +112,9 @@ func startShim(ctx context.Context, s *Spec, mode shim.Mode, attr *syscall.SysPr
 	files, null, err := s.files()
 	if err != nil {
 		return nil, err
+	}
+	if s.Foreground != nil {
+		files = append(files, s.Foreground)
 	}
 	h, err := launch(files, mode, exe, attr)
 	null.Close()
@@ -215,7 +219,7 @@ func launch(files []*os.File, mode shim.Mode, exe string, attr *syscall.SysProcA
 		return nil, err
 	}
 	return &shimmed{mode: mode, process: process, control: control,
-		first: make(chan struct{}), last: make(chan struct{})}, nil
+		stops: make(chan os.Signal, 1), first: make(chan struct{}), last: make(chan struct{})}, nil
 }
 
 // handshake sends the spec and takes the shim's first word.
@@ -272,13 +276,18 @@ func (h *shimmed) listen() {
 				h.status, exited = status(e), true
 				close(h.first)
 			}
+		case shim.Stopped:
+			select {
+			case h.stops <- syscall.Signal(e.A):
+			default: // nobody has taken the one before
+			}
 		case shim.Empty:
 			empty = true
 		}
 	}
 	// The pid is set free under the lock, so that members never reads below another's; the lock is not held while this
 	// blocks.
-	awaitExit(h.process.Pid)
+	awaitExit(h.process.Pid, nil)
 	h.mu.Lock()
 	h.process.Wait()
 	h.dead = true
@@ -305,9 +314,15 @@ func status(e shim.Event) Status {
 
 func (h *shimmed) pid() (int, bool) { return h.process.Pid, false }
 
-func (h *shimmed) wait() Status {
-	<-h.first
-	return h.status
+func (h *shimmed) wait(stopped func(os.Signal)) Status {
+	for {
+		select {
+		case <-h.first:
+			return h.status
+		case sig := <-h.stops:
+			stopped(sig)
+		}
+	}
 }
 
 func (h *shimmed) kill() {
@@ -357,6 +372,15 @@ func (h *shimmed) members() ([]Member, error) {
 		return nil, nil
 	}
 	return descendants(h.process.Pid), nil
+}
+
+func (h *shimmed) usage() (Usage, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.dead {
+		return Usage{}, nil
+	}
+	return sampled(h.process.Pid, false), nil
 }
 
 // descendants are the living processes below root; zombies are not counted.

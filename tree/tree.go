@@ -43,8 +43,13 @@ type Spec struct {
 	// Shim is a binary that has the shim's hook; empty means the program itself.
 	Shim string
 
-	// NewSession gives the command a session of its own and no controlling terminal.
+	// NewSession gives the command a session of its own and no controlling terminal; otherwise it gets a process group of
+	// its own in the engine's session.
 	NewSession bool
+	// Foreground, if not nil, is the controlling terminal of the engine's session: the command's process group is made its
+	// foreground one before the command's first instruction (tcsetpgrp(3)). It stays the caller's, who takes the
+	// terminal back afterwards: see Tree.Stopped. Unix alone; not with NewSession.
+	Foreground *os.File
 	// NoNewPrivileges makes set-user-id and file capabilities void for the tree (Linux).
 	NoNewPrivileges bool
 	// DropCapabilities takes all capabilities from the tree (Linux). In a user namespace it is always done: the rung
@@ -72,6 +77,7 @@ type Tree struct {
 	level Level
 	facts Facts
 
+	stops  chan os.Signal
 	exited chan struct{} // closed when the command itself has ended, or is known to have died with the tree
 	ended  chan struct{} // closed when the tree has been proved empty, or cannot be any more
 
@@ -90,8 +96,9 @@ type holder interface {
 	// pid is the process whose descendants are the tree, and whether it belongs to the tree itself (it is the command)
 	// or not (it is a shim).
 	pid() (root int, member bool)
-	// wait blocks until the command has ended, and returns its status. The tree may live on.
-	wait() Status
+	// wait blocks until the command has ended, and returns its status. The tree may live on. Until then it calls stopped
+	// each time that a signal has stopped the command.
+	wait(stopped func(os.Signal)) Status
 	// kill begins to end the whole tree. It does not block and may be called again.
 	kill()
 	// empty blocks until the tree is empty; an error says why that cannot be proved any more.
@@ -100,6 +107,8 @@ type holder interface {
 	signal(os.Signal) error
 	// members reads the tree once.
 	members() ([]Member, error)
+	// usage reads what the tree uses, once.
+	usage() (Usage, error)
 }
 
 // rung is one way to hold a tree.
@@ -179,9 +188,9 @@ func newTree(h holder, r rung, tried []Tried) *Tree {
 	facts := r.facts
 	facts.Rung, facts.Tried = r.name, tried
 	t := &Tree{hold: h, level: r.level, facts: facts,
-		exited: make(chan struct{}), ended: make(chan struct{}), cut: make(chan struct{})}
+		stops: make(chan os.Signal, 1), exited: make(chan struct{}), ended: make(chan struct{}), cut: make(chan struct{})}
 	go func() {
-		status := h.wait()
+		status := h.wait(t.stopped)
 		t.mu.Lock()
 		t.status = status
 		t.mu.Unlock()
@@ -209,6 +218,28 @@ func (t *Tree) Facts() Facts { return t.facts }
 
 // Exited is closed when the command itself has ended. What it left behind is being cut then, unasked.
 func (t *Tree) Exited() <-chan struct{} { return t.exited }
+
+// Stopped carries a signal each time that one has stopped the command itself, as the terminal's ^Z does. At most one
+// waits there unread, the last. It is never closed. Unix alone.
+func (t *Tree) Stopped() <-chan os.Signal { return t.stops }
+
+func (t *Tree) stopped(sig os.Signal) {
+	for {
+		select {
+		case t.stops <- sig:
+			return
+		default:
+		}
+		select {
+		case <-t.stops:
+		default:
+		}
+	}
+}
+
+// Cut begins to kill every process of the tree, unasked, and does not wait: Kill and Wait tell when it is over. The
+// cause is for the report; the first one stands.
+func (t *Tree) Cut(cause string) { t.beginCut(cause) }
 
 // beginCut looks once at the tree and begins to kill it. Only the first call does anything.
 func (t *Tree) beginCut(cause string) {

@@ -15,6 +15,11 @@ type Process struct {
 	Start  uint64 // clock ticks since boot
 	Name   string // as the kernel keeps it: 15 bytes, the process may have chosen them
 	State  byte   // 'R', 'S', 'T', 'Z', ... proc_pid_stat(5)
+
+	User, System             uint64 // CPU time, in clock ticks of 10 ms
+	ReapedUser, ReapedSystem uint64 // that of the children that it has waited for
+	Threads                  int
+	Resident                 int64 // in pages
 }
 
 // Read reads one process; false if there is none.
@@ -63,8 +68,20 @@ func parseStat(b []byte) (p Process, ok bool) {
 			p.Parent = int(n)
 		case 5:
 			p.Group = int(n)
+		case 14:
+			p.User = n
+		case 15:
+			p.System = n
+		case 16:
+			p.ReapedUser = n
+		case 17:
+			p.ReapedSystem = n
+		case 20:
+			p.Threads = int(n)
 		case 22:
 			p.Start = n
+		case 24:
+			p.Resident = int64(n)
 			return p, true
 		}
 		field, start = field+1, i+1

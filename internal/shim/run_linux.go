@@ -186,6 +186,10 @@ func (s *shim) start() {
 		files[fd] = uintptr(fd)
 	}
 	attr := &syscall.SysProcAttr{Setsid: s.spec.NewSession, Setpgid: !s.spec.NewSession}
+	if s.spec.Terminal {
+		unix.CloseOnExec(s.spec.Files)
+		attr.Foreground, attr.Ctty = true, s.spec.Files
+	}
 	if s.spec.Mode == AsSubreaper {
 		// One more ring: who kills this shim, kills the command at least. This thread lives as long as the shim.
 		attr.Pdeathsig = syscall.SIGKILL
@@ -212,6 +216,9 @@ func (s *shim) letGo() {
 	}
 	if err == nil && null > 2 {
 		unix.Close(null)
+	}
+	if s.spec.Terminal {
+		unix.Close(s.spec.Files)
 	}
 }
 
@@ -300,7 +307,7 @@ func clearInheritable() error {
 func (s *shim) reap() {
 	for {
 		var info unix.Siginfo
-		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT, nil)
+		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT, nil)
 		if err == unix.EINTR {
 			continue
 		}
@@ -321,13 +328,17 @@ func (s *shim) collect() bool {
 	for {
 		var status unix.WaitStatus
 		var usage unix.Rusage
-		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, &usage)
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WUNTRACED, &usage)
 		switch {
 		case err == unix.EINTR:
 		case err != nil:
 			return false
 		case pid == 0:
 			return true
+		case status.Stopped():
+			if pid == s.leader {
+				s.tell(Event{Kind: Stopped, A: uint64(status.StopSignal())})
+			}
 		case pid == s.leader:
 			s.ended = true
 			s.tell(Event{Kind: Exited, A: uint64(status), B: micros(usage.Utime), C: micros(usage.Stime), D: uint64(usage.Maxrss)})

@@ -43,6 +43,8 @@ type Spec struct {
 	Dir  string // empty: the engine's
 	// Files is how many descriptors the command gets, from 0 on.
 	Files int
+	// Terminal says that one more descriptor follows those: the terminal whose foreground the command's group becomes.
+	Terminal bool
 	// NewSession gives the command a session of its own, without a controlling terminal; otherwise it gets a process
 	// group of its own.
 	NewSession bool
@@ -74,6 +76,7 @@ type Kind byte
 const (
 	Started Kind = 'S' // A: the command's pid, as the shim sees it
 	Failed  Kind = 'F' // A: the errno with which it could not be started, B: the Step that failed
+	Stopped Kind = 'T' // A: the signal that has stopped the command; any number of times
 	Exited  Kind = 'X' // A: wait status, B: user CPU in µs, C: system CPU in µs, D: most resident memory in KiB
 	Empty   Kind = 'E' // AsSubreaper alone: the shim has no child left, and so no descendant
 )
@@ -136,7 +139,7 @@ const maxSpec = 16 << 20
 // Encode makes the spec's form on the socket: a length, then the fields in order.
 func (s *Spec) Encode() ([]byte, bool) {
 	b := make([]byte, 8, 4096)
-	b = append(b, byte(s.Mode), flag(s.NewSession), flag(s.NoNewPrivileges), flag(s.DropCapabilities))
+	b = append(b, byte(s.Mode), flag(s.NewSession), flag(s.NoNewPrivileges), flag(s.DropCapabilities), flag(s.Terminal))
 	b = put64(b, uint64(s.Files))
 	b = putString(b, s.Path)
 	b = putString(b, s.Dir)
@@ -159,7 +162,7 @@ func (s *Spec) Encode() ([]byte, bool) {
 func decodeSpec(b []byte) (s Spec, ok bool) {
 	d := decoder{b: b}
 	s.Mode = Mode(d.byte())
-	s.NewSession, s.NoNewPrivileges, s.DropCapabilities = d.byte() == 1, d.byte() == 1, d.byte() == 1
+	s.NewSession, s.NoNewPrivileges, s.DropCapabilities, s.Terminal = d.byte() == 1, d.byte() == 1, d.byte() == 1, d.byte() == 1
 	s.Files = int(d.number())
 	s.Path, s.Dir = d.string(), d.string()
 	s.Args, s.Env = d.list(), d.list()
