@@ -531,16 +531,48 @@ func TestLeftover(t *testing.T) {
 	b.spec.KillTimeout = 10 * time.Second
 }
 
-// TestEscape: a worker of the same user can kill a shim that only tracks. Nothing proves it gone after that, so the session
+// TestShimGuarded: a worker of the same user cannot kill the shim above it. Red with GuardShim left out of the subreaper's
+// rung.
+func TestShimGuarded(t *testing.T) {
+	b := session(t, "good", onRung("subreaper"))
+	b.fine(1)
+	probe, err := tree.Start(t.Context(), tree.Spec{Path: "/bin/true", Rung: "subreaper", NoNewPrivileges: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := probe.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if f := probe.Facts(); !f.Guarded {
+		t.Skip("needs Landlock that scopes signals: ", f.Unguarded)
+	}
+	_, err = b.dispatch("killshim", 2, "", long)
+	if !as(func(e *HandlerError) bool { return strings.Contains(e.Fault.Text, "not permitted") })(err) {
+		t.Errorf("got %T %v", err, err)
+	}
+	b.fine(3)
+}
+
+// TestEscape: somebody outside can kill a shim that only tracks. Nothing proves its tree gone after that, so the session
 // holds: no second worker beside it, ever. Red without the wait in Session.proved.
 func TestEscape(t *testing.T) {
 	b := session(t, "good", onRung("subreaper"))
 	b.fine(1)
 	escapee := victims(b.token)[0]
-	_, err := b.dispatch("killshim", 2, "", long)
-	if !as(func(e *CrashError) bool { return !e.Status.Known })(err) {
-		t.Errorf("got %T %v", err, err)
+	members, err := b.Members()
+	if err != nil || len(members) != 1 || members[0].Parent <= 1 {
+		t.Fatal(members, err)
 	}
+	shim, err := os.FindProcess(members[0].Parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim.Kill()
+	shim.Release()
+	eventually(t, "the leftover", func() bool {
+		_, err = b.dispatch("echo", 2, "", long)
+		return as(func(*LeftoverError) bool { return true })(err)
+	})
 	for range 2 {
 		if _, err := b.dispatch("echo", 3, "", long); !as(func(*LeftoverError) bool { return true })(err) {
 			t.Errorf("got %T %v", err, err)

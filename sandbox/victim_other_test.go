@@ -16,5 +16,5 @@ func killSelf() {
 	time.Sleep(lifetime)
 }
 
-func stopSelf()   { time.Sleep(lifetime) }
-func killParent() {}
+func stopSelf()         { time.Sleep(lifetime) }
+func killParent() error { return nil }

@@ -85,7 +85,7 @@ func good() {
 		"signal":      func(*worker.Message) error { killSelf(); return nil },
 		"stop":        func(*worker.Message) error { stopSelf(); return nil },
 		"sleep":       func(*worker.Message) error { time.Sleep(lifetime); return nil },
-		"killshim":    func(*worker.Message) error { killParent(); time.Sleep(lifetime); return nil },
+		"killshim":    func(*worker.Message) error { return killParent() },
 		"fork-hang":   func(*worker.Message) error { grandchild(); time.Sleep(lifetime); return nil },
 		"fork-exit":   func(*worker.Message) error { grandchild(); os.Exit(0); return nil },
 		"fork-answer": func(*worker.Message) error { grandchild(); return nil },

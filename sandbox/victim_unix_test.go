@@ -20,4 +20,4 @@ func stopSelf() {
 	time.Sleep(lifetime) // this thread may run on for a moment
 }
 
-func killParent() { syscall.Kill(os.Getppid(), syscall.SIGKILL) }
+func killParent() error { return syscall.Kill(os.Getppid(), syscall.SIGKILL) }

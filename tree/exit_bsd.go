@@ -19,7 +19,7 @@ var maxRSSUnit = func() int64 {
 }()
 
 // awaitExit waits until the child has ended, and leaves it to be reaped (kqueue(2), EVFILT_PROC with NOTE_EXIT).
-func awaitExit(pid int, _ chan<- os.Signal) error {
+func awaitExit(p *os.Process, _ chan<- os.Signal) error {
 	queue, err := unix.Kqueue()
 	if err != nil {
 		return err
@@ -27,7 +27,7 @@ func awaitExit(pid int, _ chan<- os.Signal) error {
 	defer unix.Close(queue)
 	unix.CloseOnExec(queue)
 	var change unix.Kevent_t
-	unix.SetKevent(&change, pid, unix.EVFILT_PROC, unix.EV_ADD|unix.EV_ONESHOT)
+	unix.SetKevent(&change, p.Pid, unix.EVFILT_PROC, unix.EV_ADD|unix.EV_ONESHOT)
 	change.Fflags = unix.NOTE_EXIT
 	var got [1]unix.Kevent_t
 	for {

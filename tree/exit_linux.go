@@ -15,7 +15,38 @@ const maxRSSUnit = 1 << 10
 
 // awaitExit waits until the child has ended, and leaves it to be reaped. Meanwhile it tells of each stop, if stops is not
 // nil and has room.
-func awaitExit(pid int, stops chan<- os.Signal) error {
+//
+// It waits for the child's pidfd through the runtime's poller, so that a thousand trees block no thread. Stops are not to
+// be had that way: they cost one, and so does a host without pidfds.
+func awaitExit(p *os.Process, stops chan<- os.Signal) error {
+	if stops != nil {
+		return awaitStops(p.Pid, stops)
+	}
+	var f *os.File
+	err := p.WithHandle(func(handle uintptr) {
+		fd, err := unix.FcntlInt(handle, unix.F_DUPFD_CLOEXEC, 0)
+		if err == nil && unix.SetNonblock(fd, true) == nil {
+			f = os.NewFile(uintptr(fd), "pidfd")
+		}
+	})
+	if err != nil || f == nil {
+		return awaitStops(p.Pid, nil)
+	}
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err == nil {
+		err = raw.Read(func(fd uintptr) bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			return err == nil && n > 0
+		})
+	}
+	if err != nil {
+		return awaitStops(p.Pid, nil)
+	}
+	return nil
+}
+
+func awaitStops(pid int, stops chan<- os.Signal) error {
 	for {
 		var info childInfo
 		options := unix.WEXITED | unix.WNOWAIT

@@ -10,7 +10,7 @@ import (
 const maxRSSUnit = 1 << 10
 
 // awaitExit is not there: the group is then not killed at the command's own end.
-func awaitExit(int, chan<- os.Signal) error { return errors.ErrUnsupported }
+func awaitExit(*os.Process, chan<- os.Signal) error { return errors.ErrUnsupported }
 
 func groupMembers(int, bool) []Member { return nil }
 

@@ -17,8 +17,8 @@ import (
 // back to the command while it lives; what has forked twice cannot be found any more.
 func processGroup() rung {
 	return rung{
-		name: "group", level: Group,
-		facts:    Facts{BornInside: true, Transparent: true},
+		name:     "group",
+		loose:    standing{Group, Facts{BornInside: true, Transparent: true}},
 		possible: func(*Spec) error { return nil },
 		start:    startGroup,
 	}
@@ -28,8 +28,8 @@ func processGroup() rung {
 // command has not been reaped: so the group is killed while the command is a zombie, and never after.
 type grouped struct {
 	process *os.Process
-	stops   chan os.Signal
-	done    chan struct{} // closed when the command has been reaped
+	stops   chan os.Signal // nil if nobody asks
+	done    chan struct{}  // closed when the command has been reaped
 	status  Status
 
 	mu     sync.Mutex
@@ -56,7 +56,10 @@ func startGroup(_ context.Context, s *Spec) (holder, error) {
 		}
 		return nil, err
 	}
-	g := &grouped{process: process, stops: make(chan os.Signal, 1), done: make(chan struct{})}
+	g := &grouped{process: process, done: make(chan struct{})}
+	if s.Foreground != nil {
+		g.stops = make(chan os.Signal, 1)
+	}
 	go g.reap()
 	return g, nil
 }
@@ -80,7 +83,7 @@ func (g *grouped) reap() {
 }
 
 func (g *grouped) collect() (*os.ProcessState, error) {
-	if err := awaitExit(g.process.Pid, g.stops); err != nil {
+	if err := awaitExit(g.process, g.stops); err != nil {
 		state, err := g.process.Wait()
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -156,6 +159,10 @@ func (g *grouped) signal(sig os.Signal) error {
 		return fmt.Errorf("signal %v: %w", sig, errors.ErrUnsupported)
 	}
 	return g.send(n)
+}
+
+func (g *grouped) guard() error {
+	return errors.New("nothing keeps a process from leaving its group, or from killing the engine")
 }
 
 func (g *grouped) usage() (Usage, error) {

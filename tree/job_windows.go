@@ -21,8 +21,8 @@ var ntResumeProcess = windows.NewLazySystemDLL("ntdll.dll").NewProc("NtResumePro
 // engine's death.
 func jobObject() rung {
 	return rung{
-		name: "job", level: Atomic,
-		facts:    Facts{BornInside: true, Transparent: true},
+		name:     "job",
+		held:     standing{Atomic, Facts{BornInside: true, Transparent: true}},
 		possible: func(*Spec) error { return nil },
 		start:    startJob,
 	}
@@ -171,6 +171,8 @@ func (j *jobbed) signal(sig os.Signal) error {
 	j.kill()
 	return nil
 }
+
+func (j *jobbed) guard() error { return nil }
 
 func (j *jobbed) usage() (Usage, error) { return Usage{}, errors.ErrUnsupported }
 

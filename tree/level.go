@@ -53,7 +53,8 @@ type Facts struct {
 	HostDeathSafe bool `json:"host_death_safe"`
 	// BornInside: the command was a member before its first instruction.
 	BornInside bool `json:"born_inside"`
-	// Transparent: the command sees the world that it would see without Coppice (user ids, mounts).
+	// Transparent: the command sees the world that it would see without Coppice: user ids, mounts, process ids, and
+	// whom it may signal or trace.
 	Transparent bool `json:"transparent"`
 	// Guarded: no process of the tree can leave what holds it, nor signal, stop, trace or starve what kills it. Where
 	// that is not so, Unguarded says why.

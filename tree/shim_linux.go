@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strconv"
 	"sync"
@@ -25,10 +26,14 @@ const startTimeout = 20 * time.Second
 // pidNamespace holds the tree in a PID namespace whose init is the shim; only root may make one without a user
 // namespace. When an init dies, the kernel kills all of its namespace and lets the init's own parent collect it only
 // after that (pid_namespaces(7); zap_pid_ns_processes in kernel/pid_namespace.c): Wait on it is the proof.
+//
+// The shim cannot be signalled from inside, but /proc shows the host's processes: root with all its capabilities could
+// write to the shim's memory, so it is guarded unless the capabilities are dropped.
 func pidNamespace() rung {
 	return rung{
-		name: "pidns", level: Atomic,
-		facts: Facts{HostDeathSafe: true, BornInside: true, Transparent: true, Limited: true},
+		name:  "pidns",
+		held:  standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
+		loose: standing{Atomic, Facts{BornInside: true, Limited: true}},
 		possible: func(*Spec) error {
 			if os.Geteuid() != 0 {
 				return errors.New("needs root")
@@ -36,53 +41,59 @@ func pidNamespace() rung {
 			return nil
 		},
 		start: func(ctx context.Context, s *Spec) (holder, error) {
-			return startShim(ctx, s, shim.InPIDNamespace, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID})
+			st := stage{mode: shim.InPIDNamespace, clone: unix.CLONE_NEWPID}
+			if !s.DropCapabilities {
+				st.guards = shim.GuardShim
+			}
+			return startShim(ctx, s, st)
 		},
 	}
 }
 
 // pidNamespaceUser is the same for everybody, with a user namespace that maps the user to itself. Mapped to 0, a worker
-// could trace and rewrite the init; as it is, the init holds a capability that the worker does not (see shim.renounce).
+// could trace and rewrite the init; as it is, the init holds a capability that the worker does not, whose own are all
+// taken.
 func pidNamespaceUser() rung {
 	return rung{
-		name: "pidns-user", level: Atomic,
-		facts: Facts{HostDeathSafe: true, BornInside: true, Limited: true},
-		possible: func(*Spec) error {
-			if os.Geteuid() == 0 {
-				return errors.New("as root there is no need of a user namespace")
-			}
-			return nil
-		},
+		name:     "pidns-user",
+		held:     standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
+		possible: func(*Spec) error { return nil },
 		start: func(ctx context.Context, s *Spec) (holder, error) {
 			bare := *s
 			bare.DropCapabilities = true
-			return startShim(ctx, &bare, shim.InPIDNamespace, &syscall.SysProcAttr{
-				Cloneflags:  unix.CLONE_NEWPID | unix.CLONE_NEWUSER,
-				UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}},
-				GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}},
-				AmbientCaps: []uintptr{unix.CAP_SETPCAP, unix.CAP_KILL},
-			})
+			return startShim(ctx, &bare, stage{mode: shim.InPIDNamespace, door: true})
 		},
 	}
 }
 
 // subreaper holds the tree by a shim to which every orphan comes back (PR_SET_CHILD_SUBREAPER), and which kills in a loop
-// until it has no child left. A worker of the same user can kill this shim; that is why it is not safe against the
-// engine's death, and why a shim that died without its last word is an error.
+// until it has no child left. Without its guard a worker of the same user can kill this shim; then it is not safe against
+// the engine's death, and a shim that died without its last word is an error.
 func subreaper() rung {
 	return rung{
-		name: "subreaper", level: Tracked,
-		facts:    Facts{BornInside: true, Transparent: true, Limited: true},
+		name:     "subreaper",
+		held:     standing{Tracked, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
+		loose:    standing{Tracked, Facts{BornInside: true, Transparent: true, Limited: true}},
 		possible: func(*Spec) error { return nil },
 		start: func(ctx context.Context, s *Spec) (holder, error) {
-			return startShim(ctx, s, shim.AsSubreaper, &syscall.SysProcAttr{})
+			return startShim(ctx, s, stage{mode: shim.AsSubreaper, guards: shim.GuardShim | shim.GuardLimits})
 		},
 	}
 }
 
+// stage is how a rung starts its shim.
+type stage struct {
+	mode   shim.Mode
+	clone  uintptr // namespaces for the shim
+	door   bool    // a process more, which makes a user and a PID namespace
+	guards shim.Guards
+	must   bool  // the guards have to be had
+	leaf   *leaf // with shim.InCgroup
+}
+
 // shimmed is a tree behind a shim.
 type shimmed struct {
-	mode    shim.Mode
+	stage
 	process *os.Process
 	control *os.File
 	stops   chan os.Signal
@@ -90,21 +101,22 @@ type shimmed struct {
 	status  Status
 	last    chan struct{} // closed when the shim has been collected
 	proved  bool          // set before last is closed
+	bare    error         // why the guard is not set
 
 	mu   sync.Mutex
 	dead bool // the shim has been collected: its pid may be another's
 }
 
 // startShim executes the shim, hands it the spec and waits until it has executed the command.
-func startShim(ctx context.Context, s *Spec, mode shim.Mode, attr *syscall.SysProcAttr) (holder, error) {
+func startShim(ctx context.Context, s *Spec, st stage) (holder, error) {
 	exe, err := shimPath(s)
 	if err != nil {
 		return nil, &refusal{err}
 	}
 	spec, ok := (&shim.Spec{
-		Mode: mode, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, Files: 3 + len(s.Extra), Terminal: s.Foreground != nil,
+		Mode: st.mode, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, Files: 3 + len(s.Extra), Terminal: s.Foreground != nil,
 		NewSession: s.NewSession, NoNewPrivileges: s.NoNewPrivileges, DropCapabilities: s.DropCapabilities,
-		Limits: rlimits(s.Limits, attr.Cloneflags&unix.CLONE_NEWUSER != 0),
+		Guards: st.guards, Must: st.must, Limits: rlimits(s.Limits, st.door),
 	}).Encode()
 	if !ok {
 		return nil, &os.PathError{Op: "start", Path: s.Path, Err: syscall.E2BIG}
@@ -113,19 +125,21 @@ func startShim(ctx context.Context, s *Spec, mode shim.Mode, attr *syscall.SysPr
 	if err != nil {
 		return nil, err
 	}
+	defer null.Close()
 	if s.Foreground != nil {
 		files = append(files, s.Foreground)
 	}
-	h, err := launch(files, mode, exe, attr)
-	null.Close()
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errStuck)
+	defer cancel()
+	h, err := launch(ctx, files, st, exe)
 	if err != nil {
+		if ctx.Err() != nil && context.Cause(ctx) != errStuck {
+			return nil, fmt.Errorf("start %s: %w", s.Path, context.Cause(ctx))
+		}
 		return nil, &refusal{err} // the command has not been looked at
 	}
 	if err := h.handshake(ctx, s, spec); err != nil {
-		if stuck := h.abandon(); stuck != nil {
-			err = errors.Join(err, stuck)
-		}
-		return nil, err
+		return nil, errors.Join(err, h.abandon())
 	}
 	go h.listen()
 	return h, nil
@@ -143,7 +157,7 @@ func (h *shimmed) abandon() error {
 		close(gone)
 	}()
 	defer h.control.Close()
-	if h.mode == shim.AsSubreaper {
+	if h.mode != shim.InPIDNamespace {
 		h.shutdown()
 		select {
 		case <-gone:
@@ -183,7 +197,7 @@ func shimPath(s *Spec) (string, error) {
 }
 
 // launch executes the shim with the command's descriptors and its own.
-func launch(files []*os.File, mode shim.Mode, exe string, attr *syscall.SysProcAttr) (*shimmed, error) {
+func launch(ctx context.Context, files []*os.File, st stage, exe string) (*shimmed, error) {
 	trigger, err := shim.NewTrigger()
 	if err != nil {
 		return nil, fmt.Errorf("make trigger: %w", err)
@@ -207,31 +221,82 @@ func launch(files []*os.File, mode shim.Mode, exe string, attr *syscall.SysProcA
 		return nil, fmt.Errorf("open pidfd: %w", err)
 	}
 	own = append(own, os.NewFile(uintptr(engine), "engine"))
+	all := append(files, own...)
+	if st.leaf != nil {
+		all = append(all, st.leaf.folder, st.leaf.kill)
+	}
 
 	// GOMAXPROCS keeps the shim's own runtime small; the command does not inherit it. A process group of its own keeps a
 	// subreaper alive when the engine's whole group is killed, and any shim from the terminal's keys.
-	env := []string{shim.Env + "=" + strconv.Itoa(len(files)), "GOMAXPROCS=1"}
-	attr.Setpgid = true
-	process, err := os.StartProcess(exe, []string{"coppice-shim"},
-		&os.ProcAttr{Env: env, Files: append(files, own...), Sys: attr})
+	value := strconv.Itoa(len(files))
+	if st.door {
+		value += shim.Door
+	}
+	process, err := os.StartProcess(exe, []string{"coppice-shim"}, &os.ProcAttr{
+		Env: []string{shim.Env + "=" + value, "GOMAXPROCS=1"}, Files: all,
+		Sys: &syscall.SysProcAttr{Setpgid: true, Cloneflags: st.clone}})
+	if err == nil && st.door {
+		process, err = passDoor(ctx, process, control)
+	}
 	if err != nil {
 		control.Close()
 		return nil, err
 	}
-	return &shimmed{mode: mode, process: process, control: control,
+	return &shimmed{stage: st, process: process, control: control,
 		stops: make(chan os.Signal, 1), first: make(chan struct{}), last: make(chan struct{})}, nil
+}
+
+// passDoor collects the first process of a start with a door and returns the second, which has become this process's
+// child.
+func passDoor(ctx context.Context, door *os.Process, control *os.File) (*os.Process, error) {
+	stop := context.AfterFunc(ctx, func() { control.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	e, err := readEvent(control)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("shim does not answer: %w", err)
+	case e.Kind == shim.Failed:
+		err = fmt.Errorf("%s: %w", shim.Step(e.B), syscall.Errno(e.A))
+	case e.Kind != shim.Inside || e.A <= 1 || e.A > math.MaxInt32:
+		err = fmt.Errorf("shim says %q first", e.Kind)
+	}
+	var inner *os.Process
+	if err == nil {
+		inner, err = os.FindProcess(int(e.A)) // our child, and not collected: the pid is its own
+	}
+	if err != nil {
+		door.Kill()
+		awaitExit(door, nil)
+		collectLost(door.Pid)
+	}
+	door.Wait()
+	return inner, err
+}
+
+// collectLost ends and collects the child that a door may have made without having told its pid, because somebody killed it
+// or it was too late. That child is in the door's group, whose number is its own until the door is collected.
+func collectLost(group int) {
+	for _, p := range shim.InGroup(group) {
+		if p.Pid == group || p.Parent != os.Getpid() {
+			continue
+		}
+		p.Kill()
+		for until := time.Now().Add(abandonTimeout); time.Now().Before(until); time.Sleep(time.Millisecond) {
+			if pid, err := unix.Wait4(p.Pid, nil, unix.WNOHANG, nil); pid == p.Pid || err == unix.ECHILD {
+				break
+			}
+		}
+	}
 }
 
 // handshake sends the spec and takes the shim's first word.
 func (h *shimmed) handshake(ctx context.Context, s *Spec, spec []byte) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errStuck)
-	defer cancel()
 	stop := context.AfterFunc(ctx, func() { h.control.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if _, err := h.control.Write(spec); err != nil {
 		return &refusal{fmt.Errorf("shim died at once: %w", err)}
 	}
-	e, err := h.event()
+	e, err := readEvent(h.control)
 	switch {
 	case err != nil && ctx.Err() != nil && context.Cause(ctx) != errStuck:
 		return fmt.Errorf("start %s: %w", s.Path, context.Cause(ctx))
@@ -251,12 +316,33 @@ func (h *shimmed) handshake(ctx context.Context, s *Spec, spec []byte) error {
 	if !stop() {
 		return fmt.Errorf("start %s: %w", s.Path, context.Cause(ctx))
 	}
+	if e.B != 0 {
+		h.bare = unset(shim.Step(e.B), syscall.Errno(e.C))
+	}
 	return nil // no deadline has been set: only the function just stopped sets one
 }
 
-func (h *shimmed) event() (shim.Event, error) {
+// unset says why a guard is not set, and what would help.
+func unset(step shim.Step, errno syscall.Errno) error {
+	hint := ""
+	switch errno {
+	case syscall.EPERM:
+		hint = " (it takes NoNewPrivileges or CAP_SYS_ADMIN)"
+	case syscall.ENOSYS:
+		hint = " (not in this kernel)"
+	case syscall.EOPNOTSUPP:
+		hint = " (not enabled, or a kernel before 6.12)"
+	case syscall.E2BIG:
+		hint = " (16 domains are nested already)"
+	}
+	return fmt.Errorf("%s: %w%s", step, errno, hint)
+}
+
+func (h *shimmed) guard() error { return h.bare }
+
+func readEvent(control *os.File) (shim.Event, error) {
 	var b [shim.EventSize]byte
-	if _, err := io.ReadFull(h.control, b[:]); err != nil {
+	if _, err := io.ReadFull(control, b[:]); err != nil {
 		return shim.Event{}, err
 	}
 	return shim.ParseEvent(b[:]), nil
@@ -266,7 +352,7 @@ func (h *shimmed) event() (shim.Event, error) {
 func (h *shimmed) listen() {
 	exited, empty := false, false
 	for {
-		e, err := h.event()
+		e, err := readEvent(h.control)
 		if err != nil {
 			break
 		}
@@ -287,7 +373,7 @@ func (h *shimmed) listen() {
 	}
 	// The pid is set free under the lock, so that members never reads below another's; the lock is not held while this
 	// blocks.
-	awaitExit(h.process.Pid, nil)
+	awaitExit(h.process, nil)
 	h.mu.Lock()
 	h.process.Wait()
 	h.dead = true
@@ -330,6 +416,9 @@ func (h *shimmed) kill() {
 		h.process.Kill()
 		return
 	}
+	if h.leaf != nil {
+		h.leaf.end()
+	}
 	h.process.Signal(syscall.SIGCONT) // a worker of the same user may have stopped the shim
 	h.order(shim.OrderKill)           // an error means that the shim is gone, which listen sees
 }
@@ -345,6 +434,16 @@ func (h *shimmed) order(b ...byte) error {
 
 func (h *shimmed) empty() error {
 	<-h.last
+	if h.leaf != nil {
+		h.leaf.end() // should the shim have been killed by somebody
+		if err := h.leaf.empty(context.Background()); err != nil {
+			return err
+		}
+		// With the guard, nobody has left it.
+		if err := h.leaf.remove(); h.proved || h.bare == nil {
+			return err
+		}
+	}
 	if !h.proved {
 		return errors.New("the shim was killed, so that orphans may have escaped")
 	}
@@ -380,7 +479,11 @@ func (h *shimmed) usage() (Usage, error) {
 	if h.dead {
 		return Usage{}, nil
 	}
-	return sampled(h.process.Pid, false), nil
+	u := sampled(h.process.Pid, false)
+	if h.leaf != nil {
+		h.leaf.usage(&u)
+	}
+	return u, nil
 }
 
 // descendants are the living processes below root; zombies are not counted.

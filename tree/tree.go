@@ -59,13 +59,13 @@ type Spec struct {
 	Limits Limits
 }
 
-// Limits are per process and inherited (setrlimit(2)). They are set before the command's first instruction where there
-// is a shim, and not at all elsewhere: see Facts.Limited. A limit above the engine's own hard limit comes to that
-// one; one that the shim could not live with is EINVAL.
+// Limits are per process and inherited (setrlimit(2)). They are set between the command's birth and its first instruction
+// where there is a shim, which does not live under them itself, and not at all elsewhere: see Facts.Limited. A limit above
+// the engine's own hard limit comes to that one.
 type Limits struct {
 	NoCore bool   // core files of size 0
-	Files  uint64 // open descriptors; at least 16 more than the command is given
-	Data   uint64 // bytes of private writable memory (RLIMIT_DATA); at least 128 MiB
+	Files  uint64 // open descriptors
+	Data   uint64 // bytes of private writable memory (RLIMIT_DATA)
 	File   uint64 // bytes of the largest file it may write
 	Tasks  uint64 // processes and threads of the tree; only where the tree has a user namespace of its own
 }
@@ -109,18 +109,26 @@ type holder interface {
 	members() ([]Member, error)
 	// usage reads what the tree uses, once.
 	usage() (Usage, error)
+	// guard is nil if the tree can neither leave what holds it nor attack what kills it, else the reason.
+	guard() error
 }
 
 // rung is one way to hold a tree.
 type rung struct {
-	name  string
-	level Level
-	facts Facts
+	name string
+	// held is what it gives with its guard, loose without one. A rung that never has one, or always, leaves the other empty.
+	held, loose standing
 	// possible returns the reason why there is no need to try; nil to try.
 	possible func(*Spec) error
 	// start starts the command. A *refusal lets the next rung have a go; any other error ends the attempt: the command
 	// itself cannot be executed.
 	start func(context.Context, *Spec) (holder, error)
+}
+
+// standing is what a rung gives.
+type standing struct {
+	level Level
+	facts Facts
 }
 
 // refusal is the error of a rung that the host does not give.
@@ -148,8 +156,8 @@ func Start(ctx context.Context, spec Spec) (*Tree, error) {
 		if spec.Rung != "" && r.name != spec.Rung {
 			continue
 		}
-		if r.level < spec.Level {
-			tried = append(tried, Tried{r.name, fmt.Sprintf("its level is %s only", r.level)})
+		if best := max(r.held.level, r.loose.level); best < spec.Level {
+			tried = append(tried, Tried{r.name, fmt.Sprintf("its level is %s only", best)})
 			continue
 		}
 		err := r.possible(&spec)
@@ -185,9 +193,15 @@ func Rungs() []string {
 }
 
 func newTree(h holder, r rung, tried []Tried) *Tree {
-	facts := r.facts
-	facts.Rung, facts.Tried = r.name, tried
-	t := &Tree{hold: h, level: r.level, facts: facts,
+	stands := r.held
+	if err := h.guard(); err != nil {
+		stands = r.loose
+		stands.facts.Unguarded = err.Error()
+	} else {
+		stands.facts.Guarded = true
+	}
+	stands.facts.Rung, stands.facts.Tried = r.name, tried
+	t := &Tree{hold: h, level: stands.level, facts: stands.facts,
 		stops: make(chan os.Signal, 1), exited: make(chan struct{}), ended: make(chan struct{}), cut: make(chan struct{})}
 	go func() {
 		status := h.wait(t.stopped)

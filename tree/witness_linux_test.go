@@ -196,6 +196,19 @@ func available(t testing.TB) []string {
 	return out
 }
 
+// guarded says whether a command that asks for no_new_privs or not, as Start's default does, is guarded on the rung.
+func guarded(t *testing.T, rung string) bool {
+	t.Helper()
+	tree, err := Start(t.Context(), Spec{Path: "/bin/true", Rung: rung})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := tree.Wait(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	return tree.Facts().Guarded
+}
+
 // shimPid is the process to attack. A test that asks for it knows that there is a shim.
 func shimPid(tree *Tree) int { return tree.hold.(*shimmed).process.Pid }
 

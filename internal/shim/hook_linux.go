@@ -24,11 +24,19 @@ func Hook() {
 	if !ok {
 		return
 	}
-	fd, ok := number(value)
-	if !ok || !triggered(fd) {
-		return
+	door := len(value) > 0 && value[len(value)-1:] == Door
+	if door {
+		value = value[:len(value)-1]
 	}
-	run(fd)
+	fd, ok := number(value)
+	switch {
+	case !ok || !triggered(fd):
+		return
+	case door:
+		enter(fd, value)
+	default:
+		run(fd)
+	}
 }
 
 // triggered says whether the descriptor is an engine's trigger. A second generation cannot have one: the shim's

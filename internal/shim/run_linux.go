@@ -14,19 +14,19 @@ import (
 // it cuts the tree by itself.
 const grace = 100 // milliseconds
 
-// run is the shim. trigger, trigger+1 and trigger+2 are its descriptors.
+// run is the shim. trigger and those that follow it are its descriptors.
 func run(trigger int) {
-	// What follows is per thread: no_new_privs, capabilities, and the fork that inherits them.
+	// The fork, and the wish to be told of its parent's end, are this thread's, which lives as long as the shim.
 	runtime.LockOSThread()
 	control, engine := trigger+1, trigger+2
+	// What the engine holds without close-on-exec (it may have inherited it so) is not the command's either. Closing it
+	// here could close what the runtime has opened.
 	for fd := trigger; fd <= engine; fd++ {
 		unix.CloseOnExec(fd)
 	}
-	unix.Close(trigger)
-	// What the engine holds without close-on-exec (it may have inherited it so) is not the command's. Closing it here
-	// could close what the runtime has opened.
 	unix.CloseRange(uint(engine)+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
-	ignore(handled)
+	unix.Close(trigger)
+	deaf := ignore()
 	// A worker of the same uid could otherwise trace or rewrite the shim (ptrace(2), PTRACE_MODE_ATTACH: the target
 	// must be dumpable). Packages of the host read /proc/<pid>/stat alone, which stays readable.
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -38,8 +38,11 @@ func run(trigger int) {
 	if readable(engine) {
 		exit()
 	}
-	s := &shim{spec: spec, control: control, engine: engine, wake: -1}
-	s.start()
+	s := &shim{spec: spec, control: control, engine: engine, cgroup: -1, cgroupKill: -1, wake: -1, children: -1}
+	if spec.Mode == InCgroup {
+		s.cgroup, s.cgroupKill = engine+1, engine+2
+	}
+	s.start(deaf)
 	go s.reap()
 	s.watch()
 }
@@ -51,30 +54,19 @@ type shim struct {
 	wake    int // an eventfd: the command has ended
 	leader  int
 
+	cgroup, cgroupKill int // the command's cgroup and its file cgroup.kill, or -1
+	children           int // a file of /proc that lists this thread's children, or -1
+
 	mu    sync.Mutex
 	ended bool // the command has been reaped: its pid may be another's
 }
 
 func exit() { unix.Exit(0) }
 
-// handled and unhandled are the signals that the Go runtime handles, and those that have their default.
-const (
-	handled   = true
-	unhandled = false
-)
-
-// ignore makes the shim deaf. The Go runtime handles nearly every signal, and dies of most of them; as PID 1 the shim would
-// be safe from a worker's signals only if it handled none.
-//
-// The command does not inherit what the runtime handled: after a fork it sets these back to the default, not knowing that
-// it handles them no longer (clearSignalHandlers in runtime/signal_unix.go). It does not know of the others, those that
-// stop a process and 34: they are ignored only after the fork. What the engine itself was started with ignored, as
-// SIGHUP under nohup, stays so for the command, as it does for any.
-func ignore(which bool) {
-	type sigaction struct {
-		handler, flags, restorer uintptr
-		mask                     uint64
-	}
+// ignore makes the shim deaf. The Go runtime handles nearly every signal, and dies of most of them; as PID 1 the shim
+// would be safe from a worker's signals only if it handled none. It returns the signals that the engine itself was
+// started with ignored, as SIGHUP under nohup: they stay so for the command, as for any.
+func ignore() (born uint64) {
 	deaf := sigaction{handler: 1}
 	for sig := uintptr(1); sig <= 64; sig++ {
 		switch syscall.Signal(sig) {
@@ -85,12 +77,12 @@ func ignore(which bool) {
 		}
 		var have sigaction
 		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&have)), 8, 0, 0)
-		// 32 to 34 are the C library's in a program that is linked with it (nptl(7)), and not the runtime's to reset.
-		libc := sig >= 32 && sig <= 34
-		if (have.handler > 1 && !libc) == which {
-			syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&deaf)), 0, 8, 0, 0)
+		if have.handler == 1 {
+			born |= 1 << (sig - 1)
 		}
+		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&deaf)), 0, 8, 0, 0)
 	}
+	return born
 }
 
 // readSpec reads the whole spec; false at end of stream before that.
@@ -158,50 +150,62 @@ func (s *shim) fail(step Step, err error) {
 }
 
 // start executes the command, or tells why not and exits.
-func (s *shim) start() {
+func (s *shim) start(deaf uint64) {
 	var err error
 	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
-		s.fail(StepConfine, err)
+		s.fail(StepFork, err)
 	}
-	if s.spec.Mode == AsSubreaper {
+	if s.spec.Mode != InPIDNamespace {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-			s.fail(StepConfine, err)
+			s.fail(StepReap, err)
 		}
+		s.openChildren()
 	}
 	if s.spec.Dir != "" {
 		if err := unix.Chdir(s.spec.Dir); err != nil {
 			s.fail(StepDir, err)
 		}
 	}
+	c := &birth{cgroup: s.cgroup, session: s.spec.NewSession, group: !s.spec.NewSession, terminal: -1, ruleset: -1, deaf: deaf,
+		noNewPrivileges: s.spec.NoNewPrivileges, drop: s.spec.DropCapabilities, must: s.spec.Must}
+	if s.spec.Terminal {
+		unix.CloseOnExec(s.spec.Files)
+		c.terminal = s.spec.Files
+	}
+	if s.spec.Mode != InPIDNamespace {
+		// One more ring: who kills this shim, kills the command at least.
+		c.orphan, c.parent = true, unix.Getpid()
+	}
+	if c.drop && !capable(unix.CAP_SETPCAP) {
+		// With a bounding set left, a set-user-id program would give back what has been dropped.
+		c.noNewPrivileges = true
+	}
 	for _, l := range s.spec.Limits {
-		if err := s.limit(l); err != nil {
+		if err := c.limit(l); err != nil {
 			s.fail(StepLimits, err)
 		}
 	}
-	if err := s.renounce(); err != nil {
-		s.fail(StepConfine, err)
+	guard := c.guards(s.spec.Guards)
+	if guard != nil && s.spec.Must {
+		s.fail(guard.step, guard.errno)
 	}
-	files := make([]uintptr, s.spec.Files)
-	for fd := range files {
-		files[fd] = uintptr(fd)
-	}
-	attr := &syscall.SysProcAttr{Setsid: s.spec.NewSession, Setpgid: !s.spec.NewSession}
-	if s.spec.Terminal {
-		unix.CloseOnExec(s.spec.Files)
-		attr.Foreground, attr.Ctty = true, s.spec.Files
-	}
-	if s.spec.Mode == AsSubreaper {
-		// One more ring: who kills this shim, kills the command at least. This thread lives as long as the shim.
-		attr.Pdeathsig = syscall.SIGKILL
-	}
-	pid, err := syscall.ForkExec(s.spec.Path, s.spec.Args, &syscall.ProcAttr{Env: s.spec.Env, Files: files, Sys: attr})
-	if err != nil {
-		s.fail(StepExec, err)
+	pid, unset, failed := c.bear(s.spec.Path, s.spec.Args, s.spec.Env)
+	if failed != nil {
+		s.fail(failed.step, failed.errno)
 	}
 	s.leader = pid
-	ignore(unhandled)
+	if c.ruleset >= 0 {
+		unix.Close(c.ruleset)
+	}
 	s.letGo()
-	s.tell(Event{Kind: Started, A: uint64(pid)})
+	started := Event{Kind: Started, A: uint64(pid)}
+	if guard == nil && len(unset) > 0 {
+		guard = &unset[0]
+	}
+	if guard != nil {
+		started.B, started.C = uint64(guard.step), uint64(guard.errno)
+	}
+	s.tell(started)
 }
 
 // letGo closes the shim's copies of the command's descriptors, so that their pipes end when the tree does.
@@ -222,84 +226,23 @@ func (s *shim) letGo() {
 	}
 }
 
-// ownFiles is how many descriptors the shim needs besides the command's.
-const ownFiles = 16
-
-// ownData is what the shim needs: the Go runtime maps about 70 MiB at once (VmData of /proc/<pid>/status), and dies,
-// now and then already of a thread more, when it cannot map what it needs.
-const ownData = 128 << 20
-
-// limit sets a limit on the shim itself, and the command inherits it: there is no moment in which the command has none.
-// One that the shim itself could not live with is refused. A hard limit that is lower stays, since only root could raise
-// it.
-func (s *shim) limit(l Limit) error {
-	switch {
-	case l.Resource == unix.RLIMIT_NOFILE && l.Value < uint64(s.spec.Files+ownFiles):
-		return unix.EINVAL
-	case l.Resource == unix.RLIMIT_DATA && l.Value < ownData:
-		return unix.EINVAL
-	}
+// limit adds a limit for the command. A hard limit that is lower stays, since only root could raise it.
+func (c *birth) limit(l Limit) error {
 	var have unix.Rlimit
 	if err := unix.Getrlimit(int(l.Resource), &have); err != nil {
 		return err
 	}
 	value := min(l.Value, have.Max)
-	return unix.Setrlimit(int(l.Resource), &unix.Rlimit{Cur: value, Max: value})
-}
-
-// renounce gives up, on this thread, what the command shall not have. The shim's permitted set stays: a process that
-// holds a capability which another lacks cannot be traced by it (capabilities(7), ptrace(2)).
-func (s *shim) renounce() error {
-	still := s.spec.NoNewPrivileges
-	if s.spec.DropCapabilities {
-		bounded, err := clearBounding()
-		if err != nil {
-			return err
-		}
-		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
-			return err
-		}
-		if err := clearInheritable(); err != nil {
-			return err
-		}
-		// With a bounding set left, a set-user-id program would give back what has been dropped.
-		still = still || !bounded
-	}
-	if still {
-		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-	}
+	c.limits = append(c.limits, rlimit{uintptr(l.Resource), unix.Rlimit{Cur: value, Max: value}})
 	return nil
 }
 
-// clearBounding empties the bounding set; false if that is not allowed to a shim that has no capability to lose either.
-func clearBounding() (bool, error) {
-	for c := uintptr(0); ; c++ {
-		switch err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); {
-		case err == unix.EINVAL && c > unix.CAP_CHOWN:
-			return true, nil // beyond the last one that this kernel knows
-		case err == unix.EPERM && noCapabilities():
-			return false, nil
-		case err != nil:
-			return false, err
-		}
-	}
-}
-
-func noCapabilities() bool {
+// capable says whether this thread has the capability.
+func capable(c uint) bool {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	err := unix.Capget(&head, &data[0])
-	return err == nil && data[0].Permitted == 0 && data[1].Permitted == 0
-}
-
-func clearInheritable() error {
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&head, &data[0]); err != nil {
-		return err
-	}
-	data[0].Inheritable, data[1].Inheritable = 0, 0
-	return unix.Capset(&head, &data[0])
+	return err == nil && data[c/32].Effective&(1<<(c%32)) != 0
 }
 
 // reap collects whatever dies, orphans included: unreaped dead would use up the host's pids. No child left means no
@@ -312,7 +255,7 @@ func (s *shim) reap() {
 			continue
 		}
 		if err != nil || !s.collect() {
-			if s.spec.Mode == AsSubreaper {
+			if s.spec.Mode != InPIDNamespace {
 				s.tell(Event{Kind: Empty})
 			}
 			exit()
@@ -393,25 +336,62 @@ func (s *shim) cut() {
 	}
 	pause := unix.Timespec{Nsec: 200e3}
 	for {
-		if blind() {
-			// A worker of the same user has taken our descriptors away (prlimit(2)). This exit takes the command along,
-			// and the engine learns that nothing is proved.
-			exit()
-		}
 		// reap exits when nothing is left.
-		for _, p := range Descendants(unix.Getpid()) {
-			p.Kill()
+		if s.cgroupKill >= 0 {
+			unix.Write(s.cgroupKill, []byte("1"))
+		}
+		if blind() {
+			s.killChildren()
+		} else {
+			for _, p := range Descendants(unix.Getpid()) {
+				p.Kill()
+			}
 		}
 		unix.Nanosleep(&pause, nil)
 		pause.Nsec = min(pause.Nsec*2, 20e6)
 	}
 }
 
-// blind says whether the limit of descriptors forbids a look at /proc.
+// blind says whether the limit of descriptors forbids a look at /proc: a worker of the same user can set it to nothing
+// by prlimit(2), where no guard forbids that.
 func blind() bool {
 	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		unix.Close(fd)
 	}
 	return err == unix.EMFILE
+}
+
+// openChildren opens the list of this thread's children (proc_pid_task_tid_children(5), which needs a kernel with
+// CONFIG_PROC_CHILDREN). It is the thread that forks; and orphans are given to the first living thread of a subreaper
+// (find_new_reaper in kernel/exit.c), which the main one is.
+func (s *shim) openChildren() {
+	fd, err := unix.Open("/proc/thread-self/children", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		s.children = fd
+	}
+}
+
+// killChildren kills what the shim can still see when it can open nothing any more: its own children. The children of
+// those come up to it when they die. No child's pid is set free meanwhile, since only collect does that.
+func (s *shim) killChildren() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list [4096]byte
+	n, err := unix.Pread(s.children, list[:], 0)
+	if err != nil {
+		// This exit takes the command along, and the engine learns that nothing is proved.
+		exit()
+	}
+	pid := 0
+	for _, c := range list[:n] {
+		if c >= '0' && c <= '9' {
+			pid = pid*10 + int(c-'0')
+			continue
+		}
+		if pid > 1 {
+			unix.Kill(pid, unix.SIGKILL)
+		}
+		pid = 0
+	}
 }

@@ -20,6 +20,11 @@ package shim
 // Env is the name that tells the hook which descriptor the trigger is. The two others follow it.
 const Env = "COPPICE_SHIM"
 
+// Door, behind the descriptor in Env, asks for one process more: this one makes a user and a PID namespace, a child of the
+// engine's in them is the shim, and this one ends. The engine's own fork stays a cheap one by that: with CLONE_NEWUSER
+// it would copy the engine's page tables.
+const Door = "u"
+
 // Magic is what the trigger holds.
 const Magic = "coppice shim 1\n"
 
@@ -32,6 +37,9 @@ const (
 	InPIDNamespace Mode = 1
 	// AsSubreaper: orphans come back to the shim, which kills in a loop until it has no child left.
 	AsSubreaper Mode = 2
+	// InCgroup: the same, and the command is born in a cgroup of its own, which the shim kills first. Two descriptors
+	// follow the shim's others: the cgroup's folder and its file cgroup.kill.
+	InCgroup Mode = 3
 )
 
 // Spec is what the shim starts and how.
@@ -52,9 +60,26 @@ type Spec struct {
 	NoNewPrivileges bool
 	// DropCapabilities empties all five capability sets of the command.
 	DropCapabilities bool
+	// Guards are those that the command shall be held by; Must makes the start fail where one cannot be set.
+	Guards Guards
+	Must   bool
 	// Limits are set, soft and hard, as setrlimit(2) counts.
 	Limits []Limit
 }
+
+// Guards are what keeps the command from what holds it.
+type Guards byte
+
+// The guards.
+const (
+	// GuardShim: a Landlock domain out of which it cannot signal or trace, so neither the shim nor the engine.
+	GuardShim Guards = 1 << iota
+	// GuardLimits: a filter that refuses prlimit(2) on others: by it, who has the same user could have the kernel kill the
+	// shim for the CPU time that it uses.
+	GuardLimits
+	// GuardCgroup: a Landlock domain that cannot write below a mount of cgroup2, so not leave its cgroup.
+	GuardCgroup
+)
 
 // Limit is one resource limit: its number on this system and its value.
 type Limit struct {
@@ -74,11 +99,12 @@ type Kind byte
 
 // The events, in the order in which they can come.
 const (
-	Started Kind = 'S' // A: the command's pid, as the shim sees it
+	Inside  Kind = 'I' // by Door alone, first of all. A: the pid of the shim in its new namespaces, as the engine sees it
+	Started Kind = 'S' // A: the command's pid, as the shim sees it, B: the Step of a guard that could not be set, C: its errno
 	Failed  Kind = 'F' // A: the errno with which it could not be started, B: the Step that failed
 	Stopped Kind = 'T' // A: the signal that has stopped the command; any number of times
 	Exited  Kind = 'X' // A: wait status, B: user CPU in µs, C: system CPU in µs, D: most resident memory in KiB
-	Empty   Kind = 'E' // AsSubreaper alone: the shim has no child left, and so no descendant
+	Empty   Kind = 'E' // not InPIDNamespace: the shim has no child left, and so no descendant
 )
 
 // Step is where a start failed.
@@ -87,7 +113,13 @@ type Step uint64
 // The steps of a start.
 const (
 	StepSpec Step = iota + 1
+	StepNamespace
+	StepReap
+	StepFork
 	StepConfine
+	StepLandlock
+	StepSeccomp
+	StepTerminal
 	StepLimits
 	StepDir
 	StepExec
@@ -97,8 +129,20 @@ func (s Step) String() string {
 	switch s {
 	case StepSpec:
 		return "reading the spec"
+	case StepNamespace:
+		return "making a user and a PID namespace"
+	case StepReap:
+		return "becoming the subreaper"
+	case StepFork:
+		return "forking the command"
 	case StepConfine:
 		return "giving up privileges"
+	case StepLandlock:
+		return "entering a Landlock domain"
+	case StepSeccomp:
+		return "setting a system-call filter"
+	case StepTerminal:
+		return "taking the terminal's foreground"
 	case StepLimits:
 		return "setting limits"
 	case StepDir:
@@ -139,7 +183,8 @@ const maxSpec = 16 << 20
 // Encode makes the spec's form on the socket: a length, then the fields in order.
 func (s *Spec) Encode() ([]byte, bool) {
 	b := make([]byte, 8, 4096)
-	b = append(b, byte(s.Mode), flag(s.NewSession), flag(s.NoNewPrivileges), flag(s.DropCapabilities), flag(s.Terminal))
+	b = append(b, byte(s.Mode), flag(s.NewSession), flag(s.NoNewPrivileges), flag(s.DropCapabilities), flag(s.Terminal),
+		byte(s.Guards), flag(s.Must))
 	b = put64(b, uint64(s.Files))
 	b = putString(b, s.Path)
 	b = putString(b, s.Dir)
@@ -163,13 +208,14 @@ func decodeSpec(b []byte) (s Spec, ok bool) {
 	d := decoder{b: b}
 	s.Mode = Mode(d.byte())
 	s.NewSession, s.NoNewPrivileges, s.DropCapabilities, s.Terminal = d.byte() == 1, d.byte() == 1, d.byte() == 1, d.byte() == 1
+	s.Guards, s.Must = Guards(d.byte()), d.byte() == 1
 	s.Files = int(d.number())
 	s.Path, s.Dir = d.string(), d.string()
 	s.Args, s.Env = d.list(), d.list()
 	for n := d.number(); n > 0 && !d.bad; n-- {
 		s.Limits = append(s.Limits, Limit{Resource: uint32(d.number()), Value: d.number()})
 	}
-	return s, !d.bad && len(d.b) == 0 && len(s.Args) > 0 && (s.Mode == InPIDNamespace || s.Mode == AsSubreaper)
+	return s, !d.bad && len(d.b) == 0 && len(s.Args) > 0 && s.Mode >= InPIDNamespace && s.Mode <= InCgroup
 }
 
 type decoder struct {

@@ -1,0 +1,211 @@
+package shim
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// guards makes ready what shall guard the command; a failure is the guard that cannot be had here.
+func (c *birth) guards(wanted Guards) *failure {
+	var bad *failure
+	if wanted&(GuardShim|GuardCgroup) != 0 {
+		fd, err := newRuleset(wanted)
+		if err != 0 {
+			bad = &failure{StepLandlock, err}
+		}
+		c.ruleset = fd
+	}
+	if wanted&GuardLimits != 0 {
+		filter := limitsFilter()
+		if filter == nil {
+			return &failure{StepSeccomp, syscall.ENOSYS}
+		}
+		c.filter = &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	}
+	return bad
+}
+
+// signalScope is the first Landlock ABI that scopes signals (Linux 6.12), refer the first whose domains can allow
+// renaming between folders (5.19), truncate the first that knows truncation (6.2).
+const (
+	refer       = 2
+	truncate    = 3
+	signalScope = 6
+)
+
+// newRuleset makes a Landlock ruleset, or the best that can be had and EOPNOTSUPP if that is not all.
+//
+// Any domain keeps its processes from tracing what is outside (landlock(7)); from ABI 6 on one can keep them from signalling
+// it. A domain that handles no access to files leaves mount(2) alone.
+func newRuleset(wanted Guards) (int, syscall.Errno) {
+	abi, _, errno := syscall.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return -1, errno // ENOSYS: not in this kernel; EOPNOTSUPP: not among its enabled security modules
+	}
+	var attr unix.LandlockRulesetAttr
+	size := unsafe.Sizeof(attr.Handled_access_fs)
+	if abi >= signalScope {
+		attr.Scoped = unix.LANDLOCK_SCOPE_SIGNAL
+		size = unsafe.Offsetof(attr.Scoped) + unsafe.Sizeof(attr.Scoped)
+	}
+	if wanted&GuardCgroup != 0 {
+		if abi < refer {
+			return -1, syscall.EOPNOTSUPP
+		}
+		attr.Handled_access_fs = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
+			unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REFER
+		if abi >= truncate {
+			attr.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+		}
+	} else if attr.Scoped == 0 {
+		return -1, syscall.EOPNOTSUPP
+	}
+	ruleset, _, errno := syscall.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
+	if errno != 0 {
+		return -1, errno
+	}
+	fd := int(ruleset) // close-on-exec from the start
+	if wanted&GuardCgroup != 0 {
+		mounts, err := CgroupMounts()
+		if err == nil {
+			err = allowAround(fd, attr.Handled_access_fs, "/", mounts)
+		}
+		if err != nil {
+			unix.Close(fd)
+			errno, _ := err.(syscall.Errno)
+			return -1, errno
+		}
+	}
+	if attr.Scoped == 0 {
+		return fd, syscall.EOPNOTSUPP
+	}
+	return fd, 0
+}
+
+// ofFiles are the accesses that a rule for something other than a folder may have.
+const ofFiles = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+
+// allowAround allows the accesses below a folder but for the carved-out ones. Landlock knows allowing alone: so it goes
+// down to each of them and allows what lies beside the way. Directly in a folder on the way (/, /sys, /sys/fs) the
+// command may then write to what there is now, and not to what comes later.
+func allowAround(ruleset int, access uint64, folder string, carved []string) error {
+	names, err := readFolder(folder)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		path := folder + name
+		below := false
+		for _, c := range carved {
+			below = below || c == path || within(c, path+"/")
+		}
+		if !below {
+			if err := allow(ruleset, access, path); err != nil {
+				return err
+			}
+			continue
+		}
+		on := false
+		for _, c := range carved {
+			on = on || c == path
+		}
+		if !on {
+			if err := allowAround(ruleset, access, path+"/", carved); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func within(path, folder string) bool { return len(path) > len(folder) && path[:len(folder)] == folder }
+
+func allow(ruleset int, access uint64, path string) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil // it is gone, or not to be reached: nothing to allow
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		return nil // what it leads to has a rule of its own
+	case unix.S_IFDIR:
+	default:
+		access &= ofFiles
+	}
+	attr := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(fd)}
+	_, _, errno := syscall.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH,
+		uintptr(unsafe.Pointer(&attr)), 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func readFolder(path string) ([]string, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var out []string
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if err != nil {
+			return nil, err
+		}
+		if n <= 0 {
+			return out, nil
+		}
+		_, _, out = unix.ParseDirent(buf[:n], -1, out)
+	}
+}
+
+// limitsFilter refuses prlimit(2) that changes another's limits, with EPERM, and leaves everything else alone. A process
+// that names itself by its own pid is refused too: a filter cannot know who asks. nil on an architecture whose numbers
+// are not known here.
+func limitsFilter() []unix.SockFilter {
+	// The offsets of struct seccomp_data: the number, the architecture, and the low and high half of the arguments 0
+	// (pid) and 2 (new limit).
+	const nr, arch, pid, limit, limitHigh = 0, 4, 16, 32, 36
+	type abi struct{ arch, prlimit uint32 }
+	var known []abi
+	switch runtime.GOARCH {
+	case "amd64":
+		// x32 has its numbers above 1<<30.
+		known = []abi{{unix.AUDIT_ARCH_X86_64, 302}, {unix.AUDIT_ARCH_X86_64, 1<<30 | 302}, {unix.AUDIT_ARCH_I386, 340}}
+	case "arm64":
+		known = []abi{{unix.AUDIT_ARCH_AARCH64, 261}, {unix.AUDIT_ARCH_ARM, 369}}
+	default:
+		return nil
+	}
+	load := func(offset uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+	}
+	equal := func(k uint32, yes, no int) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(yes), Jf: uint8(no), K: k}
+	}
+	give := func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
+	var out []unix.SockFilter
+	for _, a := range known {
+		out = append(out, load(arch), equal(a.arch, 0, 9), load(nr), equal(a.prlimit, 0, 7),
+			load(pid), equal(0, 5, 0), // oneself
+			load(limit), equal(0, 0, 2), load(limitHigh), equal(0, 1, 0), // asking alone
+			give(seccompErrno|uint32(syscall.EPERM)))
+	}
+	return append(out, give(seccompAllow))
+}
+
+// SECCOMP_RET_ERRNO and SECCOMP_RET_ALLOW of seccomp(2).
+const (
+	seccompErrno = 0x00050000
+	seccompAllow = 0x7fff0000
+)
