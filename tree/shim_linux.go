@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -61,7 +61,7 @@ func pidNamespaceUser() rung {
 		start: func(ctx context.Context, s *Spec) (holder, error) {
 			bare := *s
 			bare.DropCapabilities = true
-			return startShim(ctx, &bare, stage{mode: shim.InPIDNamespace, door: true})
+			return startShim(ctx, &bare, stage{mode: shim.InPIDNamespace, users: true})
 		},
 	}
 }
@@ -85,7 +85,7 @@ func subreaper() rung {
 type stage struct {
 	mode   shim.Mode
 	clone  uintptr // namespaces for the shim
-	door   bool    // a process more, which makes a user and a PID namespace
+	users  bool    // a user namespace too
 	guards shim.Guards
 	must   bool  // the guards have to be had
 	leaf   *leaf // with shim.InCgroup
@@ -116,7 +116,7 @@ func startShim(ctx context.Context, s *Spec, st stage) (holder, error) {
 	spec, ok := (&shim.Spec{
 		Mode: st.mode, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, Files: 3 + len(s.Extra), Terminal: s.Foreground != nil,
 		NewSession: s.NewSession, NoNewPrivileges: s.NoNewPrivileges, DropCapabilities: s.DropCapabilities,
-		Guards: st.guards, Must: st.must, Limits: rlimits(s.Limits, st.door),
+		Guards: st.guards, Must: st.must, Limits: rlimits(s.Limits, st.users),
 	}).Encode()
 	if !ok {
 		return nil, &os.PathError{Op: "start", Path: s.Path, Err: syscall.E2BIG}
@@ -129,13 +129,8 @@ func startShim(ctx context.Context, s *Spec, st stage) (holder, error) {
 	if s.Foreground != nil {
 		files = append(files, s.Foreground)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errStuck)
-	defer cancel()
-	h, err := launch(ctx, files, st, exe)
+	h, err := launch(files, st, exe)
 	if err != nil {
-		if ctx.Err() != nil && context.Cause(ctx) != errStuck {
-			return nil, fmt.Errorf("start %s: %w", s.Path, context.Cause(ctx))
-		}
 		return nil, &refusal{err} // the command has not been looked at
 	}
 	if err := h.handshake(ctx, s, spec); err != nil {
@@ -197,7 +192,7 @@ func shimPath(s *Spec) (string, error) {
 }
 
 // launch executes the shim with the command's descriptors and its own.
-func launch(ctx context.Context, files []*os.File, st stage, exe string) (*shimmed, error) {
+func launch(files []*os.File, st stage, exe string) (*shimmed, error) {
 	trigger, err := shim.NewTrigger()
 	if err != nil {
 		return nil, fmt.Errorf("make trigger: %w", err)
@@ -228,15 +223,14 @@ func launch(ctx context.Context, files []*os.File, st stage, exe string) (*shimm
 
 	// GOMAXPROCS keeps the shim's own runtime small; the command does not inherit it. A process group of its own keeps a
 	// subreaper alive when the engine's whole group is killed, and any shim from the terminal's keys.
-	value := strconv.Itoa(len(files))
-	if st.door {
-		value += shim.Door
-	}
-	process, err := os.StartProcess(exe, []string{"coppice-shim"}, &os.ProcAttr{
-		Env: []string{shim.Env + "=" + value, "GOMAXPROCS=1"}, Files: all,
-		Sys: &syscall.SysProcAttr{Setpgid: true, Cloneflags: st.clone}})
-	if err == nil && st.door {
-		process, err = passDoor(ctx, process, control)
+	args := []string{"coppice-shim"}
+	env := []string{shim.Env + "=" + strconv.Itoa(len(files)), "GOMAXPROCS=1"}
+	var process *os.Process
+	if st.users {
+		process, err = inNamespaces(exe, args, env, all)
+	} else {
+		process, err = os.StartProcess(exe, args, &os.ProcAttr{Env: env, Files: all,
+			Sys: &syscall.SysProcAttr{Setpgid: true, Cloneflags: st.clone}})
 	}
 	if err != nil {
 		control.Close()
@@ -246,51 +240,23 @@ func launch(ctx context.Context, files []*os.File, st stage, exe string) (*shimm
 		stops: make(chan os.Signal, 1), first: make(chan struct{}), last: make(chan struct{})}, nil
 }
 
-// passDoor collects the first process of a start with a door and returns the second, which has become this process's
-// child.
-func passDoor(ctx context.Context, door *os.Process, control *os.File) (*os.Process, error) {
-	stop := context.AfterFunc(ctx, func() { control.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	e, err := readEvent(control)
-	switch {
-	case err != nil:
-		err = fmt.Errorf("shim does not answer: %w", err)
-	case e.Kind == shim.Failed:
-		err = fmt.Errorf("%s: %w", shim.Step(e.B), syscall.Errno(e.A))
-	case e.Kind != shim.Inside || e.A <= 1 || e.A > math.MaxInt32:
-		err = fmt.Errorf("shim says %q first", e.Kind)
+func inNamespaces(exe string, args, env []string, files []*os.File) (*os.Process, error) {
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
 	}
-	var inner *os.Process
-	if err == nil {
-		inner, err = os.FindProcess(int(e.A)) // our child, and not collected: the pid is its own
-	}
+	pid, err := shim.InNamespaces(exe, args, env, fds)
+	runtime.KeepAlive(files)
 	if err != nil {
-		door.Kill()
-		awaitExit(door, nil)
-		collectLost(door.Pid)
+		return nil, err
 	}
-	door.Wait()
-	return inner, err
-}
-
-// collectLost ends and collects the child that a door may have made without having told its pid, because somebody killed it
-// or it was too late. That child is in the door's group, whose number is its own until the door is collected.
-func collectLost(group int) {
-	for _, p := range shim.InGroup(group) {
-		if p.Pid == group || p.Parent != os.Getpid() {
-			continue
-		}
-		p.Kill()
-		for until := time.Now().Add(abandonTimeout); time.Now().Before(until); time.Sleep(time.Millisecond) {
-			if pid, err := unix.Wait4(p.Pid, nil, unix.WNOHANG, nil); pid == p.Pid || err == unix.ECHILD {
-				break
-			}
-		}
-	}
+	return os.FindProcess(pid) // never an error on Unix: our child, and not collected, so the pid is its own
 }
 
 // handshake sends the spec and takes the shim's first word.
 func (h *shimmed) handshake(ctx context.Context, s *Spec, spec []byte) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errStuck)
+	defer cancel()
 	stop := context.AfterFunc(ctx, func() { h.control.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if _, err := h.control.Write(spec); err != nil {

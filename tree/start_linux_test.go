@@ -107,7 +107,7 @@ func TestAbandonTakesTheCommandBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := launch(t.Context(), files, stage{mode: shim.AsSubreaper}, "/proc/self/exe")
+	h, err := launch(files, stage{mode: shim.AsSubreaper}, "/proc/self/exe")
 	null.Close()
 	x.hold.Close()
 	if err != nil {

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"runtime"
+	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -9,25 +10,28 @@ import (
 )
 
 // birth is all that a new process does between its fork and its first instruction of its own, made ready before the fork.
-// The child is a copy of the shim with this one thread: whatever lock of Go's runtime another thread held is held for
-// ever. So it may call nothing but the system, allocate nothing and grow no stack; hence nosplit, and norace, since the
-// race detector would call.
+// The child is one thread of Go's without Go's runtime, and shares its memory with the parent (CLONE_VM), which sleeps until
+// the child has executed or ended (CLONE_VFORK): so a fork costs the same however large the parent is. The child may call
+// nothing but the system, allocate nothing and grow no stack; hence nosplit, and norace, since the race detector would
+// call.
 //
-// Package syscall's own fork cannot do the half of it: limits that the shim itself does not live under, a Landlock domain
-// and capabilities of the command alone, birth in a cgroup. A plain fork (no CLONE_VM, no CLONE_VFORK) is cheap here,
-// because the shim is small.
+// Package syscall's own fork cannot do the half of it: limits, a Landlock domain and capabilities of the command alone; a user
+// namespace without a copy of the parent's page tables.
 type birth struct {
 	flags  uintptr // of clone(2), without the signal
 	cgroup int     // a cgroup's folder to be born in, or -1
 	parent int     // who has to be the parent still, or 0
+	files  []int   // what becomes the descriptors from 0 on; nil leaves all as they are
+	spare  int     // from here on no descriptor is in use
 
 	maps     [3]mapping // files of /proc to write, for a user namespace
 	raise    []uintptr  // capabilities to keep over the execution, as ambient ones
 	session  bool
 	group    bool
-	terminal int // whose foreground the new group becomes, or -1
-	deaf     uint64
-	orphan   bool // die with the thread that forked
+	terminal int    // whose foreground the new group becomes, or -1
+	deaf     uint64 // signals that stay ignored
+	reset    bool   // all that are ignored stay so, and deaf does not count
+	orphan   bool   // die with the thread that forked
 
 	noNewPrivileges bool
 	ruleset         int // a Landlock ruleset to enforce, or -1
@@ -44,6 +48,8 @@ type birth struct {
 	words [2]uint64 // Step, errno
 	pgrp  int32
 	act   sigaction
+	have  sigaction
+	mask  uint64 // the parent's, from before the fork
 	caps  unix.CapUserHeader
 	none  [2]unix.CapUserData
 }
@@ -71,18 +77,17 @@ type cloneArgs struct {
 	flags, pidfd, childTid, parentTid, exitSignal, stack, stackSize, tls, setTid, setTidSize, cgroup uint64
 }
 
-// fork makes the process and says how that went; the child never returns.
+// fork makes the process and says how that went; the child never returns. What the child does in this frame and below it is
+// gone when the parent wakes up.
 //
 //go:norace
 //go:nosplit
-func (c *birth) fork(args *cloneArgs) (pid uintptr, errno syscall.Errno) {
-	switch {
-	case args != nil:
-		pid, _, errno = syscall.RawSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(args)), unsafe.Sizeof(*args), 0)
-	case runtime.GOARCH == "s390x": // the one with the arguments in another order
-		pid, _, errno = syscall.RawSyscall6(unix.SYS_CLONE, 0, c.flags|uintptr(unix.SIGCHLD), 0, 0, 0, 0)
-	default:
-		pid, _, errno = syscall.RawSyscall6(unix.SYS_CLONE, c.flags|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+//go:noinline
+func (c *birth) fork(args *cloneArgs) (pid, errno uintptr) {
+	if args != nil {
+		pid, errno = rawFork(unix.SYS_CLONE3, uintptr(unsafe.Pointer(args)), unsafe.Sizeof(*args))
+	} else {
+		pid, errno = rawFork(unix.SYS_CLONE, c.flags|uintptr(unix.SIGCHLD), 0)
 	}
 	if pid != 0 || errno != 0 {
 		return pid, errno
@@ -104,6 +109,7 @@ func (c *birth) live() {
 			c.end(StepFork, syscall.ESRCH) // the shim has died: its end has come before our request to be told
 		}
 	}
+	c.settle()
 	for i := range c.maps {
 		if m := &c.maps[i]; m.path != nil {
 			fd := c.do(StepNamespace, unix.SYS_OPENAT, here, uintptr(unsafe.Pointer(m.path)), unix.O_WRONLY|unix.O_CLOEXEC)
@@ -126,11 +132,7 @@ func (c *birth) live() {
 		c.pgrp = int32(pid)
 		c.do(StepTerminal, unix.SYS_IOCTL, uintptr(c.terminal), unix.TIOCSPGRP, uintptr(unsafe.Pointer(&c.pgrp)))
 	}
-	for sig := uintptr(1); sig <= 64; sig++ {
-		if c.deaf&(1<<(sig-1)) == 0 {
-			syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&c.act)), 0, 8, 0, 0)
-		}
-	}
+	c.hear()
 	c.renounce()
 	for i := range c.limits {
 		l := &c.limits[i]
@@ -141,6 +143,40 @@ func (c *birth) live() {
 	_, _, errno := syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)),
 		uintptr(unsafe.Pointer(c.argv)), uintptr(unsafe.Pointer(c.envv)))
 	c.end(StepExec, errno)
+}
+
+// settle moves the descriptors to their places: first out of each other's way, then home. A duplicate made by dup2(2) is not
+// close-on-exec.
+//
+//go:norace
+//go:nosplit
+func (c *birth) settle() {
+	for i := range c.files {
+		c.do(StepFork, unix.SYS_DUP3, uintptr(c.files[i]), uintptr(c.spare+i), unix.O_CLOEXEC)
+	}
+	for i := range c.files {
+		c.do(StepFork, unix.SYS_DUP3, uintptr(c.spare+i), uintptr(i), 0)
+	}
+}
+
+// hear sets signals back to their default and lets them in again. Until then they are blocked or ignored: none may run a
+// handler of Go's here.
+//
+//go:norace
+//go:nosplit
+func (c *birth) hear() {
+	for sig := uintptr(1); sig <= 64; sig++ {
+		if c.reset {
+			syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&c.have)), 8, 0, 0)
+			if c.have.handler <= 1 {
+				continue
+			}
+		} else if c.deaf&(1<<(sig-1)) != 0 {
+			continue
+		}
+		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&c.act)), 0, 8, 0, 0)
+	}
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.mask)), 0, 8, 0, 0)
 }
 
 // keep carries capabilities over the execution, which takes them from all but root (capabilities(7)): in the inheritable
@@ -257,18 +293,14 @@ func (c *birth) bear(path string, args, env []string) (pid int, unset []failure,
 	if e := unix.Pipe2(pipe[:], unix.O_CLOEXEC); e != nil {
 		return 0, nil, &failure{StepFork, e.(syscall.Errno)}
 	}
-	c.report = pipe[1]
-	var clone *cloneArgs
-	if c.cgroup >= 0 {
-		clone = &cloneArgs{flags: uint64(c.flags) | unix.CLONE_INTO_CGROUP, exitSignal: uint64(unix.SIGCHLD), cgroup: uint64(c.cgroup)}
-	}
-	child, errno := c.fork(clone)
+	c.report, c.spare = pipe[1], max(c.spare, pipe[1]+1)
+	child, errno := c.part()
 	runtime.KeepAlive(argv)
 	runtime.KeepAlive(envv)
 	unix.Close(pipe[1])
 	defer unix.Close(pipe[0])
 	if errno != 0 {
-		return 0, nil, &failure{StepFork, errno}
+		return 0, nil, &failure{StepFork, syscall.Errno(errno)}
 	}
 	for {
 		var words [2]uint64
@@ -283,11 +315,67 @@ func (c *birth) bear(path string, args, env []string) (pid int, unset []failure,
 	}
 }
 
+// part forks with all signals blocked, and keeps other forks of the process away: they would inherit descriptors that are not
+// theirs.
+func (c *birth) part() (pid, errno uintptr) {
+	c.flags |= sharing
+	var clone *cloneArgs
+	if c.cgroup >= 0 {
+		clone = &cloneArgs{flags: uint64(c.flags) | unix.CLONE_INTO_CGROUP, exitSignal: uint64(unix.SIGCHLD), cgroup: uint64(c.cgroup)}
+	}
+	syscall.ForkLock.Lock()
+	defer syscall.ForkLock.Unlock()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	all := ^uint64(0)
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&c.mask)), 8, 0, 0)
+	pid, errno = c.fork(clone)
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.mask)), 0, 8, 0, 0)
+	return pid, errno
+}
+
+// InNamespaces executes a shim as the init of a new user and PID namespace, in a process group of its own, and returns its
+// pid. files become its descriptors. The user is mapped to itself: one that was mapped to 0 could trace the shim and
+// rewrite it. It is for the engine; the caller owns the child.
+func InNamespaces(path string, args, env []string, files []int) (int, error) {
+	uid, gid := strconv.Itoa(unix.Geteuid()), strconv.Itoa(unix.Getegid())
+	c := &birth{flags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID, cgroup: -1, terminal: -1, ruleset: -1, group: true, reset: true,
+		files: files, spare: len(files),
+		// CAP_SETPCAP to empty the worker's bounding set, CAP_KILL for a worker that changes its user.
+		raise: []uintptr{unix.CAP_SETPCAP, unix.CAP_KILL}}
+	for _, fd := range files {
+		c.spare = max(c.spare, fd+1)
+	}
+	for i, m := range [...][2]string{
+		{"/proc/self/setgroups", "deny"}, // before gid_map, see user_namespaces(7)
+		{"/proc/self/uid_map", uid + " " + uid + " 1\n"},
+		{"/proc/self/gid_map", gid + " " + gid + " 1\n"},
+	} {
+		path, _ := syscall.BytePtrFromString(m[0])
+		c.maps[i] = mapping{path, []byte(m[1])}
+	}
+	pid, _, failed := c.bear(path, args, env)
+	if failed == nil {
+		return pid, nil
+	}
+	if pid > 0 {
+		for _, err := unix.Wait4(pid, nil, 0, nil); err == unix.EINTR; _, err = unix.Wait4(pid, nil, 0, nil) {
+		}
+	}
+	if failed.step == StepFork {
+		failed.step = StepNamespace
+	}
+	return 0, failed
+}
+
 // failure is a step of a birth that went wrong.
 type failure struct {
 	step  Step
 	errno syscall.Errno
 }
+
+func (f *failure) Error() string { return f.step.String() + ": " + f.errno.Error() }
+func (f *failure) Unwrap() error { return f.errno }
 
 func (f *failure) fatal(must bool) bool {
 	return must || f.step != StepLandlock && f.step != StepSeccomp

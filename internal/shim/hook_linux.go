@@ -24,17 +24,7 @@ func Hook() {
 	if !ok {
 		return
 	}
-	door := len(value) > 0 && value[len(value)-1:] == Door
-	if door {
-		value = value[:len(value)-1]
-	}
-	fd, ok := number(value)
-	switch {
-	case !ok || !triggered(fd):
-		return
-	case door:
-		enter(fd, value)
-	default:
+	if fd, ok := number(value); ok && triggered(fd) {
 		run(fd)
 	}
 }

@@ -20,11 +20,6 @@ package shim
 // Env is the name that tells the hook which descriptor the trigger is. The two others follow it.
 const Env = "COPPICE_SHIM"
 
-// Door, behind the descriptor in Env, asks for one process more: this one makes a user and a PID namespace, a child of the
-// engine's in them is the shim, and this one ends. The engine's own fork stays a cheap one by that: with CLONE_NEWUSER
-// it would copy the engine's page tables.
-const Door = "u"
-
 // Magic is what the trigger holds.
 const Magic = "coppice shim 1\n"
 
@@ -99,7 +94,6 @@ type Kind byte
 
 // The events, in the order in which they can come.
 const (
-	Inside  Kind = 'I' // by Door alone, first of all. A: the pid of the shim in its new namespaces, as the engine sees it
 	Started Kind = 'S' // A: the command's pid, as the shim sees it, B: the Step of a guard that could not be set, C: its errno
 	Failed  Kind = 'F' // A: the errno with which it could not be started, B: the Step that failed
 	Stopped Kind = 'T' // A: the signal that has stopped the command; any number of times
