@@ -208,14 +208,7 @@ func (l *life) interrupt(ctx context.Context) {
 		why = "deadline"
 	}
 	l.limit(time.Unix(1, 0))
-	l.acts.Go(func() { l.tree.Kill(expired(), why) })
-}
-
-// expired is a context that has ended: Kill with it begins the kill and does not wait.
-func expired() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
+	l.acts.Go(func() { l.tree.Cut(why) })
 }
 
 // lastWord waits a moment for the worker's exit.
@@ -245,5 +238,5 @@ func (l *life) close(ctx context.Context, idle bool) {
 		case <-ctx.Done():
 		}
 	}
-	l.tree.Kill(expired(), "close")
+	l.tree.Cut("close")
 }
