@@ -191,6 +191,39 @@ func TestShimHoldsNoPipe(t *testing.T) {
 	}
 }
 
+// What the guards cost and what not. A domain that only keeps a command from signalling and tracing leaves mount(2) alone;
+// one that keeps it from leaving its cgroup takes it away. Red with an access to files handled for every guard.
+func TestGuardsAndMounts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	for _, rung := range available(t) {
+		if !guarded(t, rung) || rung == "pidns-user" {
+			continue
+		}
+		r, w := pipe(t)
+		tree, err := Start(t.Context(), Spec{Path: "/bin/sh", Args: []string{"sh", "-c",
+			"unshare -m sh -c 'mount -t tmpfs none \"$0\" && echo mounted' \"$0\" || echo refused", t.TempDir()},
+			Env: []string{"PATH=/usr/bin:/bin:/usr/sbin:/sbin"}, Rung: rung, Stdout: w})
+		w.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.SetReadDeadline(time.Now().Add(patience))
+		said, _ := io.ReadAll(r)
+		if _, _, err := tree.Wait(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		want := "mounted\n"
+		if rung == "cgroup" {
+			want = "refused\n"
+		}
+		if string(said) != want {
+			t.Errorf("%s: mount was %q", rung, said)
+		}
+	}
+}
+
 // TestAsNobody runs most of it again as a user without privileges, who has other rungs.
 func TestAsNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
