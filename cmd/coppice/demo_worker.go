@@ -130,9 +130,9 @@ func crash() {
 func orphan(step string, pipe *os.File) error {
 	switch step {
 	case "first":
-		return victim.Orphan(orphanArgs("middle"), pipe)
+		return victim.Orphan(orphanArgs("middle"), nil, nil, pipe)
 	case "middle":
-		return victim.Orphan(orphanArgs("last"), pipe)
+		return victim.Orphan(orphanArgs("last"), nil, nil, pipe)
 	}
 	time.Sleep(orphanLife)
 	return nil

@@ -2,7 +2,11 @@ package victim
 
 import "os"
 
-func orphan(argv []string, hold *os.File, attr *os.ProcAttr) error {
+// Orphan executes this program with the arguments, argv[0] among them, in a session of its own (on Windows: detached from
+// its console and in a process group of its own), with the files as its first descriptors, nil being the null device, and
+// does not wait for it. It is the step of a daemon's double fork, for programs that show what a tree holds; the caller's
+// program bounds its own life. On Windows only the first three files are handed over.
+func Orphan(argv []string, files ...*os.File) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -12,8 +16,13 @@ func orphan(argv []string, hold *os.File, attr *os.ProcAttr) error {
 		return err
 	}
 	defer null.Close()
-	attr.Env = os.Environ()
-	attr.Files = []*os.File{null, null, hold}
+	attr := &os.ProcAttr{Env: os.Environ(), Sys: orphaned()}
+	for _, f := range files {
+		if f == nil {
+			f = null
+		}
+		attr.Files = append(attr.Files, f)
+	}
 	p, err := os.StartProcess(exe, argv, attr)
 	if err != nil {
 		return err

@@ -1,15 +1,8 @@
 package victim
 
-import (
-	"os"
-	"syscall"
-)
+import "syscall"
 
-// Orphan executes this program with the arguments, argv[0] among them, detached from its console and in a process group
-// of its own, with hold as its standard error, and does not wait for it. It is the step of a daemon's double fork, for the
-// demonstration; the caller's program bounds its own life.
-func Orphan(argv []string, hold *os.File) error {
+func orphaned() *syscall.SysProcAttr {
 	const detachedProcess = 0x00000008
-	return orphan(argv, hold, &os.ProcAttr{Sys: &syscall.SysProcAttr{
-		CreationFlags: detachedProcess | syscall.CREATE_NEW_PROCESS_GROUP}})
+	return &syscall.SysProcAttr{CreationFlags: detachedProcess | syscall.CREATE_NEW_PROCESS_GROUP}
 }
