@@ -53,7 +53,7 @@ func rootCommand(io stdio) *cobra.Command {
 	root.SetVersionTemplate("coppice {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(demoCommand(io), initCommand(io), checkCommand(io), serveCommand(io), sendCommand(io), messagesCommand(io),
-		showCommand(io), versionCommand(io), demoWorkerCommand(),
+		showCommand(io), doctorCommand(io), versionCommand(io), demoWorkerCommand(), doctorChildCommand(),
 		&cobra.Command{Use: "exit", Short: "What the exit statuses mean", Long: exits})
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
