@@ -34,6 +34,12 @@ func (l Level) String() string {
 // MarshalText makes the level's name of it, for JSON.
 func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
+// UnmarshalText reads a level's name, from JSON.
+func (l *Level) UnmarshalText(b []byte) (err error) {
+	*l, err = ParseLevel(string(b))
+	return err
+}
+
 // ParseLevel reads a level's name.
 func ParseLevel(s string) (Level, error) {
 	for l := Direct; l <= Atomic; l++ {
