@@ -128,11 +128,15 @@ func crash() {
 // orphan forks twice, each time with a session of its own, the way daemons do; the last process holds the response pipe, as
 // its standard error, and does nothing more.
 func orphan(step string, pipe *os.File) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
 	switch step {
 	case "first":
-		return victim.Orphan(orphanArgs("middle"), nil, nil, pipe)
+		return victim.Orphan(exe, orphanArgs("middle"), nil, nil, pipe)
 	case "middle":
-		return victim.Orphan(orphanArgs("last"), nil, nil, pipe)
+		return victim.Orphan(exe, orphanArgs("last"), nil, nil, pipe)
 	}
 	time.Sleep(orphanLife)
 	return nil

@@ -174,6 +174,9 @@ func seenOn(r doctor.Rung, hints map[string]bool) (out []string) {
 		return refused(r.Reason, r.Hint, hints)
 	}
 	out = append(out, "kill         "+seenKill(r.Kill))
+	if !r.Works {
+		out = append(out, hinted(r.Hint, hints)...)
+	}
 	if r.HostDeath != nil {
 		out = append(out, "host death   "+seenDeath(r.HostDeath))
 	}
@@ -224,14 +227,17 @@ func seenOf(f doctor.Feature, hints map[string]bool) []string {
 	return refused(f.Reason, f.Hint, hints)
 }
 
-// refused has the hint too, unless it has been given already.
 func refused(reason, hint string, given map[string]bool) []string {
-	out := []string{"no     " + reason}
-	if hint != "" && !given[hint] {
-		out = append(out, "       hint: "+hint)
-		given[hint] = true
+	return append([]string{"no     " + reason}, hinted(hint, given)...)
+}
+
+// hinted is the hint's line, unless the hint has been given already.
+func hinted(hint string, given map[string]bool) []string {
+	if hint == "" || given[hint] {
+		return nil
 	}
-	return out
+	given[hint] = true
+	return []string{"       hint: " + hint}
 }
 
 // verdict is the last line.

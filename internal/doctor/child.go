@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"time"
 
 	"coppice.dev/coppice/internal/confine"
@@ -35,6 +36,23 @@ func argv(role string, args ...string) []string {
 	return append([]string{"coppice", ChildVerb, role}, args...)
 }
 
+// program is the file to execute for this program again. Its path may be closed to this user, who was given the program by
+// another way; /proc still leads there then.
+func program() (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if _, err := exec.LookPath(exe); err != nil {
+		const self = "/proc/self/exe"
+		if _, missing := os.Stat(self); missing == nil {
+			return self, nil
+		}
+		return "", err
+	}
+	return exe, nil
+}
+
 // Child is this program when the doctor has executed it again, and returns when it is over. A process of a hostile tree has
 // the leash as standard input and the witness as standard output; an engine says on standard output how its start went,
 // and has the witness as standard error.
@@ -43,18 +61,22 @@ func Child(args []string) error {
 		return errors.New("it is executed by coppice doctor, and by nobody else")
 	}
 	time.AfterFunc(childLife, func() { os.Exit(1) })
+	exe, err := program()
+	if err != nil {
+		return saying(err)
+	}
 	switch role, token := args[0], args[len(args)-1]; role {
 	case roleProbe:
 		return confine.ProbeChild(token, os.Stdin, os.Stdout)
 	case roleEngine:
-		return beEngine(args[1], token)
+		return beEngine(exe, args[1], token)
 	case roleLeader:
-		if err := victim.Orphan(argv(roleMiddle, token), os.Stdin, os.Stdout); err != nil {
+		if err := victim.Orphan(exe, argv(roleMiddle, token), os.Stdin, os.Stdout); err != nil {
 			return saying(err)
 		}
 		return stay()
 	case roleMiddle:
-		return saying(victim.Orphan(argv(roleDaemon, token), os.Stdin, os.Stdout))
+		return saying(victim.Orphan(exe, argv(roleDaemon, token), os.Stdin, os.Stdout))
 	case roleDaemon:
 		return stay()
 	default:
@@ -84,14 +106,10 @@ type word struct {
 	Error string `json:"error,omitempty"`
 }
 
-func beEngine(rung, token string) error {
+func beEngine(exe, rung, token string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	exe, err := os.Executable()
-	var t *tree.Tree
-	if err == nil {
-		t, err = tree.Start(ctx, hostile(exe, rung, token, os.Stdin, os.Stderr))
-	}
+	t, err := tree.Start(ctx, hostile(exe, rung, token, os.Stdin, os.Stderr))
 	var w word
 	if err != nil {
 		w.Error = err.Error()

@@ -9,7 +9,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"os"
 	"runtime"
 	"time"
 
@@ -33,7 +32,7 @@ type Report struct {
 	Rungs []Rung `json:"rungs"`
 	// Features are what rungs and confinement rest on.
 	Features []Feature `json:"features"`
-	// Faults are where what was seen contradicts what a rung claims, or where something could not be cleaned up.
+	// Faults are where what was seen contradicts what a rung claims, and where something could not be cleaned up.
 	Faults []string `json:"faults"`
 }
 
@@ -106,7 +105,7 @@ var errSlow = fmt.Errorf("hangs: not done in %v", checkTimeout)
 // package shimhook. It takes a few seconds. Its error is ctx's cause, or its own failure to look at all; what the host
 // does not give is in the report.
 func Run(ctx context.Context) (*Report, error) {
-	exe, err := os.Executable()
+	exe, err := program()
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +128,7 @@ func Run(ctx context.Context) (*Report, error) {
 			r.Rung, r.Level = rung.Name, rung.Level
 		}
 	}
-	r.Faults = append(d.faults, contradictions(r.Rungs)...)
+	r.Faults = append(contradictions(r.Rungs), d.faults...)
 	return r, nil
 }
 
@@ -173,7 +172,7 @@ func (d *doctor) rung(ctx context.Context, name string, features []Feature, h Ho
 	r.Level, r.Facts, r.Kill = a.level, &a.facts, &a.kill
 	r.Works = a.kill.Proved
 	if !r.Works {
-		r.Reason = a.kill.Error
+		r.Reason, r.Hint = a.kill.Error, rungHint(name, features, h)
 	}
 	b, err := bounded(ctx, func(ctx context.Context) died { return d.hostDeath(ctx, name, a.facts.HostDeathSafe) })
 	if err != nil {
@@ -191,7 +190,7 @@ func contradictions(rungs []Rung) (out []string) {
 		switch {
 		case r.Facts == nil:
 			continue
-		case r.Level >= tree.Tracked && r.Kill.Held:
+		case r.Level >= tree.Tracked && r.Kill.Proved && r.Kill.Held:
 			out = append(out, fmt.Sprintf("%s says %s, but something was left after its kill", r.Name, r.Level))
 		}
 		if r.Facts.HostDeathSafe && r.HostDeath != nil && (r.HostDeath.Survived || r.HostDeath.Error != "") {

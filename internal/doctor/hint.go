@@ -25,7 +25,7 @@ func rungHint(rung string, features []Feature, h Host) string {
 	if rung == "pidns-user" && h.User == 0 {
 		return "" // nothing to lift: pidns is for root
 	}
-	if h.ForeignProc && rung != "pidns" {
+	if h.ForeignProc {
 		return procOwnHint
 	}
 	for _, f := range features {
@@ -41,7 +41,7 @@ const procOwnHint = "mount -t proc proc /proc, in this PID namespace: the one th
 
 // hint says what would lift a refusal; empty if that is not known.
 func hint(feature string, err error, h Host) string {
-	if h.ForeignProc && is(err, syscall.ENOENT) {
+	if h.ForeignProc && is(err, syscall.ENOENT, syscall.EPERM, syscall.EACCES) {
 		return procOwnHint
 	}
 	switch feature {

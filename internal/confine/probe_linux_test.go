@@ -1,0 +1,130 @@
+package confine
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeEnv makes this test binary a probe's child.
+const probeEnv = "COPPICE_TEST_PROBE"
+
+// TestProbeChild is the child, and nothing else.
+func TestProbeChild(t *testing.T) {
+	switch name := os.Getenv(probeEnv); name {
+	case "": // it is for the tests below
+	case "dumb":
+		os.Exit(7)
+	case "flood":
+		os.Stdout.Write(make([]byte, 10*probeOutput))
+	case "stuck":
+		time.Sleep(probeLife)
+	default:
+		if err := ProbeChild(name, os.Stdin, os.Stdout); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func tryProbe(t *testing.T, ctx context.Context, name, child string) (string, error) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(probeEnv, child)
+	return Probe(ctx, name, exe, []string{"probe", "-test.run=^TestProbeChild$"})
+}
+
+// TestProbes: each one works, or is refused with a reason; no cgroup is left, and no process.
+//
+// Each of landlock, seccomp, network-namespace, pid-namespace, proc-mount and cgroup-leaf was seen to fail with what it
+// looks for taken away: the restriction, the filter, the flag of the namespace, the mount, and UseCgroupFD.
+func TestProbes(t *testing.T) {
+	for _, name := range Probes() {
+		detail, err := tryProbe(t, t.Context(), name, name)
+		t.Logf("%s: %q, %v", name, detail, err)
+		if (detail == "") != (err != nil) {
+			t.Errorf("%s: %q, %v", name, detail, err)
+		}
+	}
+	noLeaf(t)
+}
+
+func noLeaf(t *testing.T) {
+	t.Helper()
+	if p, err := stand(); err == nil {
+		if left, _ := filepath.Glob(filepath.Join(p.dir, "coppice-probe-*")); len(left) > 0 {
+			t.Errorf("cgroups are left: %v", left)
+		}
+	}
+	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); !errors.Is(err, unix.ECHILD) {
+		t.Errorf("a child is left: %v", err)
+	}
+}
+
+// TestProbeBadChild: a child that says nothing, too much or never anything is an error, and its cgroup goes all the same.
+func TestProbeBadChild(t *testing.T) {
+	features := []string{"seccomp"}
+	if _, err := tryProbe(t, t.Context(), "cgroup-leaf", "cgroup-leaf"); err == nil {
+		features = append(features, "cgroup-leaf")
+	}
+	for _, feature := range features {
+		if _, err := tryProbe(t, t.Context(), feature, "dumb"); err == nil || !strings.Contains(err.Error(), "exit status 7") {
+			t.Errorf("%s, dumb: %v", feature, err)
+		}
+		if _, err := tryProbe(t, t.Context(), feature, "flood"); err == nil {
+			t.Errorf("%s, flood: no error", feature)
+		}
+		enough := errors.New("enough")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, enough)
+		began := time.Now()
+		if _, err := tryProbe(t, ctx, feature, "stuck"); !errors.Is(err, enough) || time.Since(began) > probeLife/2 {
+			t.Errorf("%s, stuck: %v after %v", feature, err, time.Since(began))
+		}
+		cancel()
+	}
+	noLeaf(t)
+	if _, err := Probe(t.Context(), "no such feature", "/bin/true", nil); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("unknown: %v", err)
+	}
+}
+
+// TestStanding: where a process stands in every kind of host.
+func TestStanding(t *testing.T) {
+	const v2 = "35 24 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+	for _, c := range []struct {
+		name, cgroups, mounts string
+		dir                   string
+		v1                    []string
+		missing               bool
+	}{
+		{"unified", "0::/user.slice/a\n", v2, "/sys/fs/cgroup/user.slice/a", nil, false},
+		{"the root", "0::/\n", v2, "/sys/fs/cgroup", nil, false},
+		{"hybrid", "3:memory:/x\n2:cpu,cpuacct:/\n1:name=systemd:/\n0::/y\n",
+			"36 24 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n", "/sys/fs/cgroup/unified/y",
+			[]string{"cpu", "cpuacct", "memory", "name=systemd"}, false},
+		{"a part is mounted", "0::/docker/abc/worker\n", "35 24 0:30 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
+			"/sys/fs/cgroup/worker", nil, false},
+		{"another part is mounted", "0::/docker/abcd\n", "35 24 0:30 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n", "", nil, true},
+		{"the second mount is ours", "0::/a/b\n", "30 24 0:30 /c /mnt rw - cgroup2 none rw\n" + v2, "/sys/fs/cgroup/a/b", nil, false},
+		{"a space", "0::/a\n", `35 24 0:30 / /my\040cgroup rw - cgroup2 none rw` + "\n", "/my cgroup/a", nil, false},
+		{"only version 1", "3:memory:/x\n", "35 24 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n", "", []string{"memory"}, true},
+		{"not mounted", "0::/\n", "35 24 0:30 / /proc rw - proc proc rw\n", "", nil, true},
+		{"outside of its namespace", "0::/../b\n", v2, "", nil, false},
+		{"nothing", "", "", "", nil, true},
+	} {
+		p, err := standing(c.cgroups, c.mounts)
+		if p.dir != c.dir || !slices.Equal(p.v1, c.v1) || (err != nil) != (c.dir == "") || errors.Is(err, fs.ErrNotExist) != c.missing {
+			t.Errorf("%s: %+v, %v", c.name, p, err)
+		}
+	}
+}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package doctor
+
+// situate is for Linux alone.
+func situate(string) {}
