@@ -17,9 +17,9 @@ import (
 // probe finds out, by doing it, whether the host gives one feature.
 type probe struct {
 	name string
-	// here looks without a child; the fields below are then nil.
+	// here looks without a child; those below are then nil.
 	here func() (string, error)
-	// prepare says how the child is to be born.
+	// prepare says how the child is to be born; nil is like any other.
 	prepare func() (*trial, error)
 	// child is what the child does, on a thread that it may spoil, and returns what it saw.
 	child func() (string, error)
@@ -31,9 +31,6 @@ type trial struct {
 	look func() (string, error) // from outside, while the child lives; may be nil
 	undo func() error           // after the child's end; may be nil
 }
-
-// plain is a trial whose child is born like any other.
-func plain() (*trial, error) { return &trial{}, nil }
 
 // probeLife bounds a probe's child, should nobody else end it; probeOutput what is read of its finding, in bytes.
 const (
@@ -69,9 +66,12 @@ func Probe(ctx context.Context, name, path string, argv []string) (string, error
 	if p.here != nil {
 		return p.here()
 	}
-	t, err := p.prepare()
-	if err != nil {
-		return "", err
+	t := &trial{}
+	if p.prepare != nil {
+		var err error
+		if t, err = p.prepare(); err != nil {
+			return "", err
+		}
 	}
 	detail, err := t.run(ctx, path, argv)
 	if t.undo != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 func probes() []probe {
-	return []probe{{name: "job-nesting", prepare: plain, child: nestJobs}}
+	return []probe{{name: "job-nesting", child: nestJobs}}
 }
 
 // nestJobs makes this process a member of one job object, and then of another inside of that. The handles are left to the

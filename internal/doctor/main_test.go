@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -114,24 +113,6 @@ func eventually(t *testing.T, what string, done func() bool) {
 			t.Fatalf("not in time: %s", what)
 		}
 	}
-}
-
-func (x examined) rung(t *testing.T, name string) Rung {
-	t.Helper()
-	i := slices.IndexFunc(x.Report.Rungs, func(r Rung) bool { return r.Name == name })
-	if i < 0 {
-		t.Fatalf("no rung %s in %+v", name, x.Report.Rungs)
-	}
-	return x.Report.Rungs[i]
-}
-
-func (x examined) feature(t *testing.T, name string) Feature {
-	t.Helper()
-	i := slices.IndexFunc(x.Report.Features, func(f Feature) bool { return f.Name == name })
-	if i < 0 {
-		t.Fatalf("no feature %s in %+v", name, x.Report.Features)
-	}
-	return x.Report.Features[i]
 }
 
 func needsProc(t *testing.T) {

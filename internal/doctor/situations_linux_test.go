@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -114,6 +115,24 @@ func needsRoot(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Skip("needs namespaces: ", err)
 	}
+}
+
+func (x examined) rung(t *testing.T, name string) Rung {
+	t.Helper()
+	i := slices.IndexFunc(x.Report.Rungs, func(r Rung) bool { return r.Name == name })
+	if i < 0 {
+		t.Fatalf("no rung %s in %+v", name, x.Report.Rungs)
+	}
+	return x.Report.Rungs[i]
+}
+
+func (x examined) feature(t *testing.T, name string) Feature {
+	t.Helper()
+	i := slices.IndexFunc(x.Report.Features, func(f Feature) bool { return f.Name == name })
+	if i < 0 {
+		t.Fatalf("no feature %s in %+v", name, x.Report.Features)
+	}
+	return x.Report.Features[i]
 }
 
 // TestFirst: the first process of a PID namespace gets all orphans, and leaves none of them dead and uncollected. Red with
