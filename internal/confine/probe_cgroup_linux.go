@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"coppice.dev/coppice/internal/shim"
 	"golang.org/x/sys/unix"
 )
 
@@ -134,13 +135,34 @@ func cgroupControllers() (string, error) {
 	return strings.Join(have, ", "), nil
 }
 
+// leafMark ends the names of these leaves, but for a random number.
+const leafMark = "-probe"
+
+// leafName is one by which package tree sweeps a leaf whose maker was killed, as it does its own: coppice-, and then the
+// maker's PID namespace, pid and start time.
+func leafName() (string, error) {
+	namespace, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return "", err
+	}
+	me, ok := shim.Read(os.Getpid())
+	if !ok {
+		return "", errors.New("no /proc of this PID namespace")
+	}
+	return fmt.Sprintf("coppice-%s-%d-%d%s", strings.Trim(namespace, "pid:[]"), me.Pid, me.Start, leafMark), nil
+}
+
 // inCgroupLeaf is for a child that is born in a new cgroup below our own, and dies of its cgroup.kill.
 func inCgroupLeaf() (*trial, error) {
 	p, err := stand()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp(p.dir, "coppice-probe-")
+	name, err := leafName()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(p.dir, name)
 	if err != nil {
 		return nil, fmt.Errorf("make a leaf in %s: %w", p.dir, errnoOf(err))
 	}
@@ -166,7 +188,7 @@ func tellCgroup() (string, error) {
 	}
 	for line := range strings.Lines(string(b)) {
 		own, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::")
-		if ok && strings.HasPrefix(filepath.Base(own), "coppice-probe-") {
+		if ok && strings.Contains(filepath.Base(own), leafMark) {
 			return "a leaf was made, a child born inside", nil
 		}
 	}

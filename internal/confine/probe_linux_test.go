@@ -90,7 +90,7 @@ func signs(t *testing.T) map[string]bool {
 func noLeaf(t *testing.T) {
 	t.Helper()
 	if p, err := stand(); err == nil {
-		if left, _ := filepath.Glob(filepath.Join(p.dir, "coppice-probe-*")); len(left) > 0 {
+		if left, _ := filepath.Glob(filepath.Join(p.dir, "coppice-*"+leafMark+"*")); len(left) > 0 {
 			t.Errorf("cgroups are left: %v", left)
 		}
 	}

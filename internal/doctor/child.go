@@ -127,8 +127,8 @@ func beEngine(exe, rung, token string) error {
 	return err
 }
 
-// hostile is the spec of a hostile tree. It asks for what a worker gets as far as that is a matter of the rung.
+// hostile is the spec of a hostile tree. It asks for what a worker gets, as far as a rung's guard rests on it.
 func hostile(exe, rung, token string, leash, witness *os.File) tree.Spec {
 	return tree.Spec{Path: exe, Args: argv(roleLeader, token), Env: confine.Environment(os.Environ(), os.TempDir()),
-		Stdin: leash, Stdout: witness, Rung: rung}
+		Stdin: leash, Stdout: witness, Rung: rung, NewSession: true, NoNewPrivileges: true, DropCapabilities: true}
 }

@@ -92,11 +92,11 @@ type Feature struct {
 	Hint   string `json:"hint,omitempty"`   // what would lift that
 }
 
-// The bounds of one check: what it may take, and what it gets to clean up after that, which is more than what end and a
-// glance take. Machines are busy: a check takes a few milliseconds on one that is not.
+// The bounds of one check: what it may take, and what it gets to clean up after that, which is more than what end, sweep
+// and a glance take. Machines are busy: a check takes a few milliseconds on one that is not.
 const (
 	checkTimeout = 8 * time.Second
-	unwind       = endPatience + glance + time.Second
+	unwind       = 2*endPatience + glance + time.Second
 )
 
 var errSlow = fmt.Errorf("hangs: not done in %v", checkTimeout)

@@ -43,7 +43,9 @@ func TestHere(t *testing.T) {
 	if !slices.Equal(names, tree.Rungs()) || !slices.Equal(features, confine.Probes()) {
 		t.Errorf("rungs %q and features %q", names, features)
 	}
-	plain, err := tree.Start(t.Context(), hostile(executable(t), "", "nobody", nil, nil))
+	spec := hostile(executable(t), "", "", nil, nil)
+	spec.Args = argv(roleDaemon, "plain")
+	plain, err := tree.Start(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}

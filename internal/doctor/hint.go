@@ -22,9 +22,6 @@ func rungHint(rung string, features []Feature, h Host) string {
 	if rung == "pidns" && h.User != 0 {
 		return "run as root; or see pidns-user, which needs no rights"
 	}
-	if rung == "pidns-user" && h.User == 0 {
-		return "" // nothing to lift: pidns is for root
-	}
 	if h.ForeignProc {
 		return procOwnHint
 	}

@@ -126,7 +126,7 @@ func TestRungHints(t *testing.T) {
 		host Host
 		want string
 	}{
-		{"pidns-user", Host{User: 1}, "users"}, {"pidns-user", Host{}, ""}, {"pidns", Host{}, ""}, {"cgroup", Host{}, "leaf"},
+		{"pidns-user", Host{User: 1}, "users"}, {"pidns-user", Host{}, "users"}, {"pidns", Host{}, ""}, {"cgroup", Host{}, "leaf"},
 		{"subreaper", Host{User: 1}, ""}, {"subreaper", Host{ForeignProc: true}, procOwnHint},
 		{"pidns", Host{User: 1}, "run as root; or see pidns-user, which needs no rights"},
 	} {

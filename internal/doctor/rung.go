@@ -94,6 +94,9 @@ func (d *doctor) hostDeath(ctx context.Context, rung string, promised bool) (x d
 		if fault := s.end(known); fault != "" {
 			x.faults = append(x.faults, fault)
 		}
+		if err := d.sweep(rung); err != nil {
+			x.faults = append(x.faults, fmt.Sprintf("%s: no tree could be started after an engine had been killed: %v", rung, err))
+		}
 	}()
 	engine, err := d.startEngine(ctx, rung, s)
 	if err != nil {
@@ -121,6 +124,21 @@ func (d *doctor) hostDeath(ctx context.Context, rung string, promised bool) (x d
 			return x
 		}
 	}
+}
+
+// sweep starts and ends one more tree on the rung. Its start removes what the dead engine may have left, as that of the next
+// engine would: an empty cgroup.
+func (d *doctor) sweep(rung string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
+	defer cancel()
+	spec := hostile(d.exe, rung, "", nil, nil)
+	spec.Args = argv(roleDaemon, "sweep") // alone, and without a leash: it ends by itself, at once
+	t, err := tree.Start(ctx, spec)
+	if err != nil {
+		return reason(err)
+	}
+	_, err = t.Kill(ctx, "doctor")
+	return err
 }
 
 // startEngine executes this program again to be the engine of a hostile tree, and waits for its word. A nil error means

@@ -1,9 +1,11 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -135,6 +137,58 @@ func (x examined) feature(t *testing.T, name string) Feature {
 	return x.Report.Features[i]
 }
 
+// TestNoCgroupLeft: in a cgroup of its own the doctor leaves none behind, neither of its probes nor of the engine that it
+// killed. Red with sweep removed.
+func TestNoCgroupLeft(t *testing.T) {
+	needsRoot(t)
+	var mount string
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if strings.Contains(line, " - cgroup2 ") {
+			mount = strings.Fields(line)[4]
+		}
+	}
+	dir, err := os.MkdirTemp(mount, "coppice-test-")
+	if mount == "" || err != nil {
+		os.Remove(dir)
+		t.Skip("needs a cgroup of its own: ", err)
+	}
+	folder, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
+	x := run(t, func(cmd *exec.Cmd) {
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(folder.Fd())}
+	}, wordExamine)
+	if leaf := x.feature(t, "cgroup-leaf"); !leaf.Works {
+		t.Errorf("%+v", leaf)
+	}
+	var left error
+	eventually(t, "an empty cgroup", func() bool {
+		left = os.Remove(dir)
+		return !errors.Is(left, unix.EBUSY) || len(subfolders(dir)) > 0
+	})
+	if left != nil {
+		t.Errorf("cgroups are left: %v", subfolders(dir))
+		for _, sub := range subfolders(dir) {
+			os.Remove(sub)
+		}
+		os.Remove(dir)
+	}
+}
+
+func subfolders(dir string) []string {
+	found, _ := filepath.Glob(filepath.Join(dir, "*", "")) // an error only for a bad pattern
+	return slices.DeleteFunc(found, func(path string) bool {
+		info, err := os.Stat(path)
+		return err != nil || !info.IsDir()
+	})
+}
+
 // TestFirst: the first process of a PID namespace gets all orphans, and leaves none of them dead and uncollected. Red with
 // collectOrphans removed.
 func TestFirst(t *testing.T) {
@@ -165,10 +219,14 @@ func TestForeignProc(t *testing.T) {
 // TestReadOnlyCgroups: the leaf is refused for the right reason.
 func TestReadOnlyCgroups(t *testing.T) {
 	needsRoot(t)
-	if !run(t, nil, wordExamine).feature(t, "cgroup-leaf").Works {
-		t.Skip("no cgroup can be made here at all")
+	x := run(t, born(unix.CLONE_NEWNS), wordSituate, "read-only")
+	if v2 := x.feature(t, "cgroup"); !v2.Works {
+		t.Skip("needs cgroup v2: ", v2.Reason)
 	}
-	f := run(t, born(unix.CLONE_NEWNS), wordSituate, "read-only").feature(t, "cgroup-leaf")
+	if rung := x.rung(t, "cgroup"); rung.Works || !strings.HasSuffix(rung.Reason, "read-only file system") || rung.Hint == "" {
+		t.Errorf("%+v", rung)
+	}
+	f := x.feature(t, "cgroup-leaf")
 	if f.Works || !strings.HasSuffix(f.Reason, "read-only file system") || f.Hint == "" {
 		t.Errorf("%+v", f)
 	}
