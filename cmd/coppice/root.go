@@ -13,6 +13,7 @@ const about = `Coppice runs a message pipeline whose handlers it need not trust.
 misbehaves is cut down with its whole process tree, proved gone, and grown again. No message is lost.
 
   coppice demo                      see it work, with data of its own
+  coppice doctor                    find out what this host can enforce
   coppice init feed                 write a folder with a configuration and a handler
   coppice check --config feed       prove the wiring
   coppice serve --config feed       run it
