@@ -72,7 +72,8 @@ func checkRung(t *testing.T, r Rung) {
 	if r.HostDeath == nil || r.HostDeath.Error != "" {
 		t.Fatalf("%s: host death %+v", r.Name, r.HostDeath)
 	}
-	if r.Level >= tree.Tracked && (r.Kill.Held || r.Kill.Seen != cast) || r.Facts.HostDeathSafe && r.HostDeath.Survived {
+	// The process between leader and daemon may not have ended yet.
+	if r.Level >= tree.Tracked && (r.Kill.Held || r.Kill.Seen < cast || r.Kill.Seen > cast+1) || r.Facts.HostDeathSafe && r.HostDeath.Survived {
 		t.Errorf("%s, level %s: kill %+v, host death %+v", r.Name, r.Level, r.Kill, r.HostDeath)
 	}
 	// The control: the same tree does escape from a process group, and does outlive its engine there.
