@@ -99,6 +99,9 @@ func cgroupHere() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if _, err := os.Stat(filepath.Join(p.dir, "cgroup.procs")); err != nil {
+		return "", fmt.Errorf("its own cgroup %s is hidden: %w", p.dir, errnoOf(err)) // another mount lies over it
+	}
 	kind := "v2 alone"
 	if len(p.v1) > 0 {
 		kind = fmt.Sprintf("v2 beside version 1, which holds %s", strings.Join(p.v1, ", "))
