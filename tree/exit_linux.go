@@ -86,7 +86,7 @@ func groupMembers(group int, leader bool) []Member {
 	seen := map[int]bool{}
 	add := func(list []shim.Process) {
 		for _, p := range list {
-			if p.State != 'Z' && !seen[p.Pid] {
+			if !p.Dead() && !seen[p.Pid] {
 				seen[p.Pid] = true
 				out = append(out, Member{Pid: p.Pid, Parent: p.Parent, Name: p.Name, Start: p.Start})
 			}
@@ -103,7 +103,7 @@ func groupMembers(group int, leader bool) []Member {
 func allDead(group int) bool {
 	members := shim.InGroup(group)
 	for _, p := range members {
-		if p.State != 'Z' {
+		if !p.Dead() {
 			return false
 		}
 	}
@@ -115,7 +115,7 @@ func allDead(group int) bool {
 func sweep(group int) []Member {
 	var out []Member
 	for _, p := range shim.Descendants(group) {
-		if p.Group != group && p.State != 'Z' {
+		if p.Group != group && !p.Dead() {
 			p.Kill()
 			out = append(out, Member{Pid: p.Pid, Parent: p.Parent, Name: p.Name, Start: p.Start})
 		}
@@ -125,7 +125,7 @@ func sweep(group int) []Member {
 
 func anyAlive(members []Member) bool {
 	for _, m := range members {
-		if p, ok := shim.Read(m.Pid); ok && p.Start == m.Start && p.State != 'Z' {
+		if p, ok := shim.Read(m.Pid); ok && p.Start == m.Start && !p.Dead() {
 			return true
 		}
 	}
@@ -152,7 +152,7 @@ func sampled(root int, member bool) Usage {
 	}
 	for _, p := range list {
 		add(p.User+p.ReapedUser, p.System+p.ReapedSystem)
-		if p.State != 'Z' {
+		if !p.Dead() {
 			u.Processes++
 			u.Tasks += p.Threads
 			u.Memory += p.Resident * int64(os.Getpagesize())

@@ -456,7 +456,7 @@ func (h *shimmed) usage() (Usage, error) {
 func descendants(root int) []Member {
 	var out []Member
 	for _, p := range shim.Descendants(root) {
-		if p.State != 'Z' {
+		if !p.Dead() {
 			out = append(out, Member{Pid: p.Pid, Parent: p.Parent, Name: p.Name, Start: p.Start})
 		}
 	}

@@ -22,6 +22,10 @@ type Process struct {
 	Resident                 int64 // in pages
 }
 
+// Dead says that nothing of the process runs any more. One whose main thread alone has ended is shown as a zombie too, and
+// lives in its other threads.
+func (p Process) Dead() bool { return p.State == 'X' || p.State == 'Z' && p.Threads <= 1 }
+
 // Read reads one process; false if there is none.
 func Read(pid int) (Process, bool) {
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -134,7 +138,7 @@ func Descendants(root int) []Process {
 
 // Kill sends SIGKILL to the process if it is still the same one.
 func (p Process) Kill() {
-	if p.Pid <= 1 || p.State == 'Z' {
+	if p.Pid <= 1 || p.Dead() {
 		return
 	}
 	fd, err := unix.PidfdOpen(p.Pid, 0)
