@@ -21,11 +21,11 @@ var systems = []string{"linux", "windows", "darwin", "freebsd", "openbsd"}
 // layers is the order of the house, top first: a package imports from layers below its own, and from its own subtree. The
 // packages of one line are neighbours that do not know each other.
 var layers = [][]string{
-	{"cmd/coppice"},
+	{"cmd/coppice", "internal/victim/torture"},
 	{"internal/console", "internal/doctor"},
 	{"internal/engine"},
 	{"internal/pipeline", "internal/store", "internal/connect", "internal/config", "sandbox"},
-	{"tree", "internal/confine"},
+	{"tree", "internal/confine", "internal/victim/observer"},
 	{"internal/shim"},
 	{"worker", "sdk/python"},
 	{"internal/victim"},
@@ -61,13 +61,14 @@ var rules = []rule{
 // systemCalls are the packages in which files may be for one system, or import golang.org/x/sys.
 var systemCalls = []string{
 	"tree", "internal/confine", "internal/shim", // what they are for
-	"internal/store/sqlite", // file locking
-	"worker",                // close-on-exec of the wire
-	"internal/victim",       // programs that misbehave, for tests and the demonstration
+	"internal/store/sqlite",                               // file locking
+	"worker",                                              // close-on-exec of the wire
+	"internal/victim",                                     // programs that misbehave, for tests and the demonstration
+	"internal/victim/observer", "internal/victim/torture", // what becomes of them, seen from outside
 }
 
-// signals are the packages that may handle signals: the program, and the victims that are deaf to them.
-var signals = []string{"cmd/coppice", "internal/victim"}
+// signals are the packages that may handle signals: the programs, and the victims that are deaf to them.
+var signals = []string{"cmd/coppice", "internal/victim", "internal/victim/torture"}
 
 // anyOf matches the given import paths and their subtrees; "." is everything outside of the standard library.
 func anyOf(paths ...string) func(string) bool {

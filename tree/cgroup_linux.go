@@ -110,7 +110,7 @@ func sweepLeaves(own, me string) {
 		}
 		pid, err := strconv.Atoi(fields[1])
 		start, err2 := strconv.ParseUint(fields[2], 10, 64)
-		if p, alive := shim.Read(pid); err != nil || err2 != nil || alive && p.Start == start && p.State != 'Z' {
+		if p, alive := shim.Read(pid); err != nil || err2 != nil || alive && p.Start == start && !p.Dead() {
 			continue
 		}
 		l := &leaf{path: filepath.Join(own, e.Name())}

@@ -1,19 +1,15 @@
 package tree
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"coppice.dev/coppice/internal/shim"
 	"coppice.dev/coppice/internal/victim"
+	"coppice.dev/coppice/internal/victim/observer"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,104 +19,51 @@ const patience = victim.Lifetime / 2
 // within bounds a wait for what a tree does by itself or by order. It is shorter than a victim's own lifetime: what a
 // victim left to itself would come to as well proves nothing.
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), victim.Lifetime/2)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
 
 // witness sees from outside who is left of a tree: all that was born of a victim holds its pipe.
 type witness struct {
-	t     *testing.T
-	hold  *os.File // the end to hand over
-	inode string
-	lines chan string
-	eof   chan struct{}
+	*observer.Observer
+	t    *testing.T
+	hold *os.File // the end to hand over
 }
 
 func newWitness(t *testing.T) *witness {
 	t.Helper()
-	r, w, err := os.Pipe()
+	o, err := observer.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	target, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", w.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	x := &witness{t: t, hold: w, inode: target, lines: make(chan string, 4096), eof: make(chan struct{})}
-	go func() {
-		defer r.Close()
-		defer close(x.eof)
-		for s := bufio.NewScanner(r); s.Scan(); {
-			x.lines <- s.Text()
-		}
-	}()
 	t.Cleanup(func() {
-		w.Close()
-		for limit := time.Now().Add(patience); time.Now().Before(limit); time.Sleep(time.Millisecond) {
-			select {
-			case <-x.eof:
-				return
-			default:
-				x.killHolders() // by pid and start time, and only what holds this test's own pipe
-			}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := o.Clear(ctx); err != nil {
+			t.Error(err)
 		}
-		t.Error("victims are left that cannot be killed")
 	})
-	return x
+	return &witness{Observer: o, t: t, hold: o.Hold}
 }
 
 // ready waits until n processes of the victim have said that they are there.
 func (x *witness) ready(n int) {
 	x.t.Helper()
-	limit := time.After(patience)
-	for range n {
-		select {
-		case line := <-x.lines:
-			if line != victim.Ready {
-				x.t.Fatalf("victim says %q", line)
-			}
-		case <-x.eof:
-			x.t.Fatal("all victims ended before they were ready")
-		case <-limit:
-			x.t.Fatal("victims are not ready in time")
-		}
+	if err := x.Await(within(x.t), n); err != nil {
+		x.t.Fatal(err)
 	}
 }
 
-// holders are the processes other than this one that have the pipe open. A zombie has nothing open.
-func (x *witness) holders() []shim.Process {
-	var out []shim.Process
-	dirs, _ := filepath.Glob("/proc/[0-9]*/fd")
-	for _, dir := range dirs {
-		pid, _ := strconv.Atoi(strings.Split(dir, "/")[2])
-		if pid == os.Getpid() {
-			continue
-		}
-		before, ok := shim.Read(pid)
-		for _, fd := range []string{"3", "0", "1", "2", "4", "5"} {
-			if target, _ := os.Readlink(dir + "/" + fd); ok && target == x.inode {
-				out = append(out, before)
-				break
-			}
-		}
-	}
-	return out
-}
-
-func (x *witness) killHolders() {
-	for _, p := range x.holders() {
-		p.Kill()
-	}
-}
+func (x *witness) holders() []shim.Process { return x.Holders() }
 
 // gone fails the test unless nobody holds the pipe any more and none of the processes seen earlier exists, not even dead
 // and uncollected. Whoever promised emptiness has promised it for now: only the reader of the pipe may take a moment.
 func (x *witness) gone(seen []shim.Process) {
 	x.t.Helper()
 	for _, p := range seen {
-		if now, ok := shim.Read(p.Pid); ok && now.Start == p.Start {
-			x.t.Errorf("%d %q survives in state %c", p.Pid, p.Name, now.State)
+		if observer.Exists(p) {
+			x.t.Errorf("%d %q survives", p.Pid, p.Name)
 		}
 	}
 	x.end()
@@ -129,10 +72,8 @@ func (x *witness) gone(seen []shim.Process) {
 // end waits for the end of the pipe.
 func (x *witness) end() {
 	x.t.Helper()
-	select {
-	case <-x.eof:
-	case <-time.After(patience):
-		x.t.Fatalf("the pipe is still held by %+v", x.holders())
+	if left, _ := x.Outlive(within(x.t)); len(left) > 0 {
+		x.t.Fatalf("the pipe is still held by %+v", left)
 	}
 }
 
@@ -144,11 +85,6 @@ func until(t *testing.T, what string, done func() bool) {
 			t.Fatalf("not in time: %s", what)
 		}
 	}
-}
-
-func alive(p shim.Process) bool {
-	now, ok := shim.Read(p.Pid)
-	return ok && now.Start == p.Start && now.State != 'Z'
 }
 
 func openDescriptors() int {

@@ -1,169 +1,79 @@
 package victim
 
 import (
-	"bytes"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"syscall"
-	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
+
+// systemPrograms are those of Linux alone, and those that it does in its own way.
+func systemPrograms() map[string]program {
+	return map[string]program{
+		"forker": forker, "hopper": hopper, "filler": filler, "nested": nested, "leaderless": leaderless,
+		"scribbler": scribbler, "scribbler-last": scribblerLast,
+		"adopter": adopter, "unbound": unbound, "captor": captor, "captor-inner": captorInner, "mover": mover,
+		"mover-inner": moverInner,
+		"killer":      attacker("killer"), "killer-inner": killer, "stopper": attacker("stopper"), "stopper-inner": stopper,
+		"tracer": attacker("tracer"), "tracer-inner": tracer, "rewriter": attacker("rewriter"), "rewriter-inner": rewriter,
+		"starver": attacker("starver"), "starver-inner": starver, "choker": attacker("choker"), "choker-inner": choker,
+		"inspect": inspect,
+	}
+}
 
 // rename changes the name that /proc shows of the main thread, and so of the process.
 func rename(name string) {
 	os.WriteFile("/proc/self/comm", []byte(name), 0)
 }
 
-// fork makes a copy of this process with this one thread. The child runs act and ends. It may use nothing of Go's runtime:
-// whatever another thread held is held for ever.
-func fork(act func(*orders), o *orders) int {
-	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
-	if errno != 0 {
-		fail("fork", errno)
+// stateOf is the state of a process, by the name of its folder in /proc; 0 if there is none.
+func stateOf(pid string) byte {
+	fields := statOf(pid)
+	if len(fields) == 0 {
+		return 0
 	}
-	if pid == 0 {
-		act(o)
-		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
-	}
-	return int(pid)
+	return fields[0][0]
 }
 
-// orders are what a forked child needs, allocated before the fork.
-type orders struct {
-	depth int
-	pause unix.Timespec
-	ready [6]byte
-}
-
-func newOrders() *orders { return &orders{ready: [6]byte([]byte(Ready + "\n"))} }
-
-// dieAtOnce is what becomes a zombie.
-//
-//go:nosplit
-//go:norace
-func dieAtOnce(*orders) {}
-
-// stay says that it is ready and sleeps for the lifetime; before that it forks a chain, as deep as it is told.
-//
-//go:nosplit
-//go:norace
-func stay(o *orders) {
-	for i := 1; i < o.depth; i++ {
-		if pid, _, _ := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0); pid != 0 {
-			break
-		}
-	}
-	syscall.RawSyscall(unix.SYS_WRITE, Witness, uintptr(unsafe.Pointer(&o.ready)), unsafe.Sizeof(o.ready))
-	syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&o.pause)), 0, 0)
-}
-
-// wide has many children: as many as its argument says.
-func wide(args []string) int {
-	o := newOrders()
-	o.pause.Sec = int64(Lifetime / time.Second)
-	for range number(args) {
-		fork(stay, o)
-	}
-	say(Ready)
-	return untilTold()
-}
-
-// deep is a chain, as deep as its argument says.
-func deep(args []string) int {
-	o := newOrders()
-	o.pause.Sec = int64(Lifetime / time.Second)
-	o.depth = number(args) - 1
-	fork(stay, o)
-	say(Ready)
-	return untilTold()
-}
-
-// zombies leaves twenty dead children uncollected.
-func zombies([]string) int {
-	for range 20 {
-		pid := fork(dieAtOnce, nil)
-		// Until it is dead, and no further: it is left to be collected.
-		for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
-		}
-	}
-	say(Ready)
-	return untilTold()
-}
-
-// hops bounds a forker: so many times it forks, a fifth of a millisecond apart, and it is over.
-const hops = 20000
-
-// forker hops for ever: a process forks and ends, the child forks and ends, four times at once, each in a session of its
-// own. Whoever kills what it has seen is always late.
-func forker([]string) int {
-	o := newOrders()
-	o.pause.Nsec = 200e3
-	for range 4 {
-		fork(hop, o)
-	}
-	say(Ready)
-	return untilTold()
-}
-
-//go:nosplit
-//go:norace
-func hop(o *orders) {
-	for i := 0; i < hops; i++ {
-		syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
-		syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&o.pause)), 0, 0)
-		pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
-		if pid != 0 || errno != 0 {
-			return
-		}
-	}
-}
-
-// killer sends its parent all signals in turn, three times. args[0] is the PID namespace of the test: in another one the
-// parent is PID 1, and gets KILL and STOP too; a subreaper cannot be safe from those.
-func killer(args []string) int {
-	parent, inside := shimAbove(args[0])
-	for range 3 {
-		for sig := syscall.Signal(1); sig <= 64; sig++ {
-			if inside || sig != syscall.SIGKILL && sig != syscall.SIGSTOP {
-				syscall.Kill(parent, sig)
-			}
-		}
-	}
-	say(Ready)
-	return untilTold()
-}
-
-// starver takes from its parent the right to any descriptor, which prlimit(2) permits to the same user: poll(2) fails when
-// it is asked to watch more than the limit. Then a signal makes the parent poll again.
-func starver(args []string) int {
-	parent, _ := shimAbove(args[0])
-	say(Ready)
-	unix.Prlimit(parent, unix.RLIMIT_NOFILE, &unix.Rlimit{}, nil)
-	for {
-		syscall.Kill(parent, syscall.SIGCHLD)
-		time.Sleep(time.Millisecond)
-	}
-}
-
-// shimAbove is the parent, which is certainly a shim, or else the victim ends. namespace is the test's PID namespace; in
-// another one the parent is PID 1.
-func shimAbove(namespace string) (parent int, inside bool) {
-	own, err := os.Readlink("/proc/self/ns/pid")
+// statOf are the fields of /proc/<pid>/stat behind the name, the state first.
+func statOf(pid string) []string {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
-		fail("look", err)
+		return nil
 	}
-	inside, parent = own != namespace, os.Getppid()
-	if inside && parent != 1 || !inside && !isShim(parent) {
-		fail("attack", fmt.Errorf("parent %d is no shim", parent))
-	}
-	return parent, inside
+	return strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 }
 
-func isShim(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && bytes.HasPrefix(b, []byte("coppice-shim\x00"))
+func formatNano(n int64) string { return strconv.FormatInt(n, 10) }
+
+// adopter is a subreaper of its own: what becomes an orphan below it comes to it, and not to who holds the tree.
+func adopter([]string) int {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		fail("adopt", err)
+	}
+	for range 2 {
+		spawn("daemon-middle", &syscall.SysProcAttr{Setsid: true})
+	}
+	say(Ready)
+	return untilTold()
+}
+
+// unbound is not to be killed by its parent's death, and has children and a daemon.
+func unbound([]string) int {
+	onMainThread(func() { // the signal is each thread's own (prctl(2)), and exec leaves this one
+		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
+			fail("clear the signal", err)
+		}
+	})
+	for range 2 {
+		spawn("member", nil)
+	}
+	spawn("daemon-middle", &syscall.SysProcAttr{Setsid: true})
+	say(Ready)
+	return untilTold()
 }
 
 // inspect prints what it was born with, one line a fact: Descriptors, Environment, Limit-..., Session, Group, Terminal,

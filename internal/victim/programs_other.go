@@ -2,7 +2,7 @@
 
 package victim
 
-var programs = map[string]program{"sleeper": sleeper}
+func programs() map[string]program { return map[string]program{"sleeper": sleeper} }
 
 // sleeper does nothing.
 func sleeper([]string) int {

@@ -3,6 +3,7 @@
 package victim
 
 import (
+	"maps"
 	"os"
 	"os/signal"
 	"strconv"
@@ -10,39 +11,39 @@ import (
 	"time"
 )
 
-var programs map[string]program
-
-func init() { // not in the declaration: the programs look up each other
-	programs = map[string]program{
+// programs are those of every Unix, and the system's own.
+func programs() map[string]program {
+	all := systemPrograms()
+	maps.Copy(all, map[string]program{
 		"sleeper": sleeper, "member": member,
 		"daemon": daemon, "daemon-middle": daemonMiddle, "daemon-last": daemonLast,
 		"setsid": setsid, "deaf": deaf, "stopped": stopped, "stopped-member": stoppedMember,
 		"leaver": leaver, "wide": wide, "deep": deep, "zombies": zombies,
-		"forker": forker, "killer": killer, "starver": starver, "inspect": inspect,
-	}
+	})
+	return all
 }
 
 // spawn executes another victim, which keeps the witness and has no standard input.
-func spawn(name string, attr *syscall.SysProcAttr, args ...string) {
-	spawnAs(Args(name, args...), os.Environ(), attr)
-}
-
-func spawnAs(argv, env []string, attr *syscall.SysProcAttr) int {
-	exe, err := os.Executable()
-	if err != nil {
-		fail("find the executable", err)
-	}
-	null, err := syscall.Open(os.DevNull, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		fail("open null", err)
-	}
-	defer syscall.Close(null)
-	pid, err := syscall.ForkExec(exe, argv, &syscall.ProcAttr{
-		Env: env, Files: []uintptr{uintptr(null), 1, 2, Witness}, Sys: attr})
+func spawn(name string, attr *syscall.SysProcAttr, args ...string) int {
+	pid, err := spawnAs(Args(name, args...), os.Environ(), attr)
 	if err != nil {
 		fail("spawn", err)
 	}
 	return pid
+}
+
+func spawnAs(argv, env []string, attr *syscall.SysProcAttr) (int, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	null, err := syscall.Open(os.DevNull, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer syscall.Close(null)
+	return syscall.ForkExec(exe, argv, &syscall.ProcAttr{
+		Env: env, Files: []uintptr{uintptr(null), 1, 2, Witness}, Sys: attr})
 }
 
 func fail(what string, err error) {
@@ -70,10 +71,16 @@ func daemon([]string) int {
 	return untilTold()
 }
 
-func daemonMiddle([]string) int {
+// daemonMiddle forks the last process of a daemon and leaves it: the program that args name, or one that sleeps.
+func daemonMiddle(args []string) int {
 	argv := Args("daemon-last")
+	if len(args) > 0 {
+		argv = Args(args[0])
+	}
 	argv[0] = "[kworker/0:0]"
-	spawnAs(argv, []string{}, &syscall.SysProcAttr{Setsid: true})
+	if _, err := spawnAs(argv, []string{}, &syscall.SysProcAttr{Setsid: true}); err != nil {
+		fail("spawn", err)
+	}
 	return 0
 }
 

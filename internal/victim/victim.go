@@ -3,12 +3,14 @@
 //
 // Every victim is bounded: it ends by itself after Lifetime, and one that forks does so a fixed number of times. It holds
 // descriptor Witness open, and so do all of its descendants: the pipe behind it ends when the last of them is gone. On
-// it each process says Ready with one line when it has taken its place.
+// it each process says Ready with one line when it has taken its place, and one that attacks tells first what came of it:
+// see Attack. Cases lists the victims that a test or a comparison goes through.
 package victim
 
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -23,6 +25,17 @@ const Witness = 3
 
 // Ready is the line that each process of a victim writes.
 const Ready = "ready"
+
+// Attack begins the line by which a victim tells of one attack, in the words: what it did, to whom, and Through or
+// Refused with the reason. Refused or not, the victim lives on.
+const (
+	Attack  = "attack"
+	Through = "through"
+	Refused = "refused"
+)
+
+// Count begins the line of the victim that goes on writing; the time of the monotonic clock follows, in nanoseconds.
+const Count = "count"
 
 // word marks a victim's arguments; argv[0] is free for it to lie with.
 const word = "coppice-victim"
@@ -40,7 +53,7 @@ func Main() {
 	if len(os.Args) < 3 || os.Args[1] != word {
 		return
 	}
-	run, ok := programs[os.Args[2]]
+	run, ok := programs()[os.Args[2]]
 	if !ok {
 		fmt.Fprintf(os.Stderr, "no victim %q\n", os.Args[2])
 		os.Exit(96)
@@ -51,12 +64,7 @@ func Main() {
 
 // Names lists the victims.
 func Names() []string {
-	var out []string
-	for name := range programs {
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(programs()))
 }
 
 // say writes a line on the witness. One write of this size to a pipe is never torn (pipe(7)).
