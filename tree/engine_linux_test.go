@@ -78,9 +78,9 @@ func engineMain() {
 	time.Sleep(2 * victim.Lifetime)
 }
 
-// end brings the tree to its end, which is awaited for less than a victim's lifetime.
+// end brings the tree to its end, which is awaited for less than the observer's patience.
 func end(tree *Tree, how string) (e ended) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
 	defer cancel()
 	var r Report
 	var err error
@@ -88,7 +88,7 @@ func end(tree *Tree, how string) (e ended) {
 	case "deadline":
 		deadline, cancel := context.WithTimeout(ctx, time.Millisecond)
 		defer cancel()
-		if _, r, err = tree.Wait(deadline); errors.Is(err, context.DeadlineExceeded) {
+		if _, r, err = tree.Wait(deadline); err != nil {
 			r, err = tree.Kill(ctx, how)
 		}
 	case "cancel":

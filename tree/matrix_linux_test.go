@@ -41,7 +41,8 @@ func full() bool { return os.Getenv("COPPICE_MATRIX") == "full" }
 //
 // Red, in the short form already: with shimmed.kill returning at once (cancel, deadline); with beginCut("exit") removed (exit);
 // with the engine's pidfd and the end of the socket left out of shim.watch (engine); without CLONE_NEWPID (shim); with the
-// calls of ignore removed (killer, everywhere); with Dead looking at the state alone (leaderless, on a subreaper).
+// calls of ignore removed (killer, everywhere); with Dead looking at the state alone (leaderless, on a subreaper); with
+// clone3 left out of the guard's filter (mover, on a cgroup).
 func TestMatrix(t *testing.T) {
 	cases, err := victim.Cases()
 	if err != nil {
@@ -314,11 +315,9 @@ func (c *cell) judge() []string {
 	if c.promised() && len(c.left) > 0 {
 		c.fault("%d survive: %+v", len(c.left), c.left)
 	}
-	if c.started.Facts.Guarded {
-		for _, line := range c.told {
-			if strings.HasSuffix(line, " "+victim.Through) && !strings.HasPrefix(line, "nest ") && !strings.HasPrefix(line, "capture ") {
-				c.fault("guarded, and yet let through: %s", line)
-			}
+	for _, line := range c.told {
+		if strings.HasSuffix(line, " "+victim.Through) && c.guards(line) {
+			c.fault("guarded, and yet let through: %s", line)
 		}
 	}
 	if c.rung == "group" && c.Name == "daemon" && c.end != "shim" && len(c.left) == 0 {
@@ -328,6 +327,29 @@ func (c *cell) judge() []string {
 		c.judgeReport(*c.ended)
 	}
 	return c.faults
+}
+
+// guards says whether the tree's guard has to refuse the attack.
+func (c *cell) guards(attack string) bool {
+	what, whom, _ := strings.Cut(strings.TrimSuffix(attack, " "+victim.Through), " ")
+	switch what {
+	case "kill", "stop", "trace", "rewrite":
+		return c.started.Facts.Guarded
+	case "starve", "choke": // an init that cannot go on ends its namespace: nothing is gained by it
+		return c.started.Facts.Guarded && !strings.HasPrefix(c.rung, "pidns")
+	case "bear", "mount":
+		return c.started.Facts.Guarded && c.rung == "cgroup"
+	case "move": // to hierarchies of the first version, which hold nothing, it may
+		return c.started.Facts.Guarded && c.rung == "cgroup" && whom == cgroup2()
+	}
+	return false
+}
+
+func cgroup2() string {
+	if mounts, err := shim.CgroupMounts(); err == nil && len(mounts) > 0 {
+		return mounts[0]
+	}
+	return ""
 }
 
 // judgeReport holds what the engine said against what was seen.

@@ -350,7 +350,7 @@ func moverInner([]string) int {
 			born = bearIn(mount.dir)
 		}
 	}
-	tell("bear", "cgroup2", born)
+	tell("bear", "in-cgroup2", born)
 	tell("mount", "cgroup2", mountAndMove())
 	if born != nil {
 		spawn("member", nil)

@@ -81,7 +81,11 @@ func stay(o *orders) {
 		mapSelf(o)
 	}
 	for i := 1; i < o.depth; i++ {
-		if pid, _, _ := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD)|o.flags, 0, 0, 0, 0, 0); pid != 0 {
+		pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD)|o.flags, 0, 0, 0, 0, 0)
+		if errno != 0 {
+			pid, _, _ = syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+		}
+		if pid != 0 {
 			break
 		}
 		if o.flags != 0 {
@@ -225,7 +229,7 @@ func fill(o *orders) {
 }
 
 // nested makes a user and PID namespace of its own, in that another, and so on, four deep. Where it may not, the chain is
-// there without them.
+// there without them: without capabilities, uid 0 cannot be mapped again.
 func nested([]string) int {
 	const own = unix.CLONE_NEWUSER | unix.CLONE_NEWPID
 	o := newOrders()

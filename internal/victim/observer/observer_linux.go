@@ -136,7 +136,7 @@ func (o *Observer) Settle(ctx context.Context, c victim.Case) error {
 		}
 		return err
 	}
-	for c.Holders > 0 {
+	for pause := time.Millisecond; c.Holders > 0; pause = min(2*pause, 10*time.Millisecond) {
 		have := o.victims()
 		settled := len(have) == c.Holders
 		for _, p := range have {
@@ -148,7 +148,7 @@ func (o *Observer) Settle(ctx context.Context, c victim.Case) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%d processes hold the pipe, not %d: %w", len(have), c.Holders, context.Cause(ctx))
-		case <-time.After(time.Millisecond): // no event tells of it
+		case <-time.After(pause): // no event tells of it
 		}
 	}
 	return nil
@@ -253,7 +253,7 @@ func (o *Observer) Clear(ctx context.Context) error {
 		for _, p := range o.Holders() {
 			p.Kill()
 		}
-		for range 100 {
+		for range 30 {
 			o.chase()
 		}
 	}
