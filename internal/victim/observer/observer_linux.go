@@ -127,6 +127,13 @@ func (o *Observer) Await(ctx context.Context, n int) error {
 	}
 }
 
+// ErrUnsettled: all processes of the victim are ready, but they have not come to where its Case says. Where the victim is
+// PID 1 of a namespace, it cannot stop itself.
+var ErrUnsettled = errors.New("not settled")
+
+// settling bounds how long a victim takes from ready to settled.
+const settling = victim.Lifetime / 5
+
 // Settle waits until the victim has come to where its Case says, so that an end finds all of it. An attack may have
 // ended the victim itself before that; then there is nothing to wait for.
 func (o *Observer) Settle(ctx context.Context, c victim.Case) error {
@@ -136,6 +143,8 @@ func (o *Observer) Settle(ctx context.Context, c victim.Case) error {
 		}
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, settling)
+	defer cancel()
 	for pause := time.Millisecond; c.Holders > 0; pause = min(2*pause, 10*time.Millisecond) {
 		have := o.victims()
 		settled := len(have) == c.Holders
@@ -147,7 +156,7 @@ func (o *Observer) Settle(ctx context.Context, c victim.Case) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d processes hold the pipe, not %d: %w", len(have), c.Holders, context.Cause(ctx))
+			return fmt.Errorf("%w: %d processes hold the pipe, want %d in state %q", ErrUnsettled, len(have), c.Holders, c.State)
 		case <-time.After(pause): // no event tells of it
 		}
 	}

@@ -33,10 +33,7 @@ func torture(ctx context.Context, o *options, tell func(done, total int, name st
 	for _, c := range cases {
 		for _, end := range o.ends {
 			tell(len(out), total, c.Name+", "+end)
-			x, err := one(ctx, o, exe, c, end)
-			if err == nil {
-				err = context.Cause(ctx)
-			}
+			x, err := persist(ctx, o, exe, c, end)
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", c.Name, end, err)
 			}
@@ -44,8 +41,30 @@ func torture(ctx context.Context, o *options, tell func(done, total int, name st
 		}
 	}
 	tell(total, total, "")
+	if !slices.ContainsFunc(out, func(x observer.Outcome) bool { return x.Skipped == "" }) {
+		return nil, fmt.Errorf("no victim comes up under this tool: %s", out[0].Note)
+	}
 	return out, nil
 }
+
+// attempts is how often a victim is started that does not come up: on a busy host the tool's own deadline may be quicker.
+const attempts = 3
+
+// persist is one, if need be more than once; a victim that does not come up at all has no outcome.
+func persist(ctx context.Context, o *options, exe string, c victim.Case, end string) (x observer.Outcome, err error) {
+	for range attempts {
+		if x, err = one(ctx, o, exe, c, end); ctx.Err() != nil {
+			return x, context.Cause(ctx)
+		}
+		if !errors.Is(err, errNotUp) {
+			return x, err
+		}
+	}
+	x.Skipped, x.Note = "not up", err.Error()
+	return x, nil
+}
+
+var errNotUp = errors.New("the victim does not come up")
 
 func chosen(o *options) ([]victim.Case, error) {
 	cases, err := victim.Cases()
@@ -105,8 +124,8 @@ func one(ctx context.Context, o *options, exe string, c victim.Case, end string)
 	defer func() { err = errors.Join(err, t.end(x)) }()
 	settle, cancel := context.WithTimeout(ctx, settling)
 	defer cancel()
-	if err := x.Settle(settle, c); err != nil {
-		return out, fmt.Errorf("the victim does not come up under this tool: %w", err)
+	if err := x.Settle(settle, c); err != nil && !errors.Is(err, observer.ErrUnsettled) {
+		return out, fmt.Errorf("%w: %w", errNotUp, err)
 	}
 	t.tree = append(shim.Descendants(t.self.Pid), x.Holders()...)
 	if !observer.Lives(t.self) && c.Attacks {
