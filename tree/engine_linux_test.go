@@ -80,7 +80,7 @@ func engineMain() {
 
 // end brings the tree to its end, which is awaited for less than the observer's patience.
 func end(tree *Tree, how string) (e ended) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
+	ctx, cancel := context.WithTimeout(context.Background(), patience-time.Second)
 	defer cancel()
 	var r Report
 	var err error

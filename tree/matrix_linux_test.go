@@ -174,8 +174,6 @@ type cell struct {
 // run takes a victim to its end. Nothing of it is left after that, if need be by force.
 func (c *cell) run(m *matrix) observer.Outcome {
 	out := observer.Outcome{Victim: c.Name, End: c.end}
-	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
-	defer cancel()
 	x, err := observer.New()
 	if err != nil {
 		m.t.Fatal(err)
@@ -186,6 +184,8 @@ func (c *cell) run(m *matrix) observer.Outcome {
 	}
 	var seen []shim.Process
 	defer func() { c.clear(m, x, e, seen) }()
+	ctx, cancel := context.WithTimeout(m.t.Context(), patience) // and as much again for the end: a victim's lifetime in all
+	defer cancel()
 	if err := errors.Join(e.hear(ctx, "starting", nil), e.hear(ctx, "started", &c.started)); err != nil && !c.Attacks {
 		c.fault("%v", err)
 	}
@@ -201,7 +201,7 @@ func (c *cell) run(m *matrix) observer.Outcome {
 	tree := x.Holders()
 	seen = append(tree, shims...)
 	begun := time.Now()
-	c.act(ctx, e, shims)
+	c.act(m.t.Context(), e, shims)
 	if c.ended != nil {
 		there := observer.Exists
 		if c.end == "shim" {
@@ -253,11 +253,12 @@ func (c *cell) act(ctx context.Context, e *engine, shims []shim.Process) {
 			p.Kill()
 		}
 	}
-	if c.Attacks {
-		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, 2*time.Second)
-		defer cancel()
+	limit := patience
+	if c.Attacks { // an engine that is held will never say it
+		limit = 2 * time.Second
 	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	fmt.Fprintln(e.ask, c.end)
 	var said ended
 	switch err := e.hear(ctx, "ended", &said); {
