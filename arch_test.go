@@ -29,7 +29,7 @@ var layers = [][]string{
 	{"internal/shim"},
 	{"worker", "sdk/python"},
 	{"internal/victim"},
-	{"internal/message", "internal/hl7", "internal/synth"},
+	{"internal/message", "internal/hl7", "internal/synth", "internal/tty"},
 	{"wire"},
 }
 
@@ -63,6 +63,7 @@ var systemCalls = []string{
 	"tree", "internal/confine", "internal/shim", // what they are for
 	"internal/store/sqlite",                               // file locking
 	"worker",                                              // close-on-exec of the wire
+	"internal/tty",                                        // whose group has the terminal; stopping and dying as a shell expects
 	"internal/victim",                                     // programs that misbehave, for tests and the demonstration
 	"internal/victim/observer", "internal/victim/torture", // what becomes of them, seen from outside
 }

@@ -24,6 +24,14 @@ const (
 	exitSignal  = 128 // plus the signal's number: ended by Ctrl-C or TERM before the work was done
 )
 
+// Those of run, which are timeout(1)'s.
+const (
+	exitDeadline     = 124 // the deadline ended the command
+	exitOwn          = 125 // run itself could not do what it was asked to
+	exitUnexecutable = 126
+	exitNotFound     = 127
+)
+
 func main() {
 	os.Exit(run(os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr}))
 }
@@ -51,7 +59,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, io stdio) 
 	status := statusOf(ctx, cmd, err)
 	switch {
 	case status.err == nil:
-	case status.code == exitUsage:
+	case status.code == exitUsage || status.usage:
 		fmt.Fprintf(io.err, "coppice: %s\ntry: %s --help\n", strings.TrimSpace(status.err.Error()), cmd.CommandPath())
 	default:
 		fmt.Fprintln(io.err, "coppice:", printableError(status.err))
@@ -67,11 +75,11 @@ func statusOf(ctx context.Context, cmd *cobra.Command, err error) *statusError {
 	case errors.As(err, &status):
 		return status
 	case errors.As(context.Cause(ctx), &sig):
-		return &statusError{exitSignal + int(sig.sig), endedBy(err, sig)}
+		return &statusError{code: exitSignal + int(sig.sig), err: endedBy(err, sig)}
 	case cmd.Annotations[ran] == "": // cobra's own: the verb has not begun
-		return &statusError{exitUsage, err}
+		return &statusError{code: exitUsage, err: err}
 	}
-	return &statusError{exitProblem, err}
+	return &statusError{code: exitProblem, err: err}
 }
 
 // endedBy is what there is to say of a verb that a signal ended with err.
@@ -122,8 +130,9 @@ func untilSignal() (context.Context, func()) {
 
 // statusError ends a verb with a status of its own. A nil err has been told already.
 type statusError struct {
-	code int
-	err  error
+	code  int
+	err   error
+	usage bool // the verb was called wrongly, whatever the code
 }
 
 func (e *statusError) Error() string {
@@ -140,7 +149,7 @@ func told() error { return &statusError{code: exitProblem} }
 
 // usage is an error of how the verb was called, which the flags' own parser could not find.
 func usage(format string, args ...any) error {
-	return &statusError{exitUsage, fmt.Errorf(format, args...)}
+	return &statusError{code: exitUsage, err: fmt.Errorf(format, args...)}
 }
 
 // ran is the annotation of a command whose own code has begun.

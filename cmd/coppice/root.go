@@ -18,7 +18,9 @@ misbehaves is cut down with its whole process tree, proved gone, and grown again
   coppice check --config feed       prove the wiring
   coppice serve --config feed       run it
   coppice send --to HOST:PORT FILE  feed it messages
-  coppice messages --config feed    see what became of them`
+  coppice messages --config feed    see what became of them
+
+  coppice run -- CMD ARG...         timeout(1) that leaves nothing behind`
 
 const exits = `Exit statuses of all verbs:
 
@@ -28,6 +30,9 @@ const exits = `Exit statuses of all verbs:
   2    wrong usage: unknown verb or flag, missing argument
   129  ended by HUP, 130 by INT (Ctrl-C), 143 by TERM before the work was done;
        serve and demo --keep are meant to be ended so, and then exit with 0
+
+run has those of timeout(1), since any other may be its command's:
+see coppice run --help.
 
 A first signal stops in good order; a second one ends the program at once, and
 its workers with it.`
@@ -54,7 +59,7 @@ func rootCommand(io stdio) *cobra.Command {
 	root.SetVersionTemplate("coppice {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(demoCommand(io), initCommand(io), checkCommand(io), serveCommand(io), sendCommand(io), messagesCommand(io),
-		showCommand(io), doctorCommand(io), versionCommand(io), demoWorkerCommand(), doctorChildCommand(),
+		showCommand(io), runCommand(io), doctorCommand(io), versionCommand(io), demoWorkerCommand(), doctorChildCommand(),
 		&cobra.Command{Use: "exit", Short: "What the exit statuses mean", Long: exits})
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {

@@ -40,7 +40,7 @@ func TestStatuses(t *testing.T) {
 		{"cancelled", fmt.Errorf("read: %w", context.Canceled), true, 143, "coppice: ended by terminated\n"},
 		// Seen red when a signal hid every error.
 		{"ended, and something else is wrong", errors.New("disk full"), true, 143, "coppice: disk full\n  ended by terminated\n"},
-		{"ended as it should be, and badly", &statusError{exitProblem, errors.New("a worker is left")}, true, exitProblem, "coppice: a worker is left\n"},
+		{"ended as it should be, and badly", &statusError{code: exitProblem, err: errors.New("a worker is left")}, true, exitProblem, "coppice: a worker is left\n"},
 		{"cancelled by nobody", context.Canceled, false, exitProblem, "coppice: context canceled\n"},
 	} {
 		var said bytes.Buffer

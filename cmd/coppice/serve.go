@@ -89,7 +89,7 @@ func serve(ctx context.Context, io stdio, cfg *config.Config, o engine.Options) 
 	o.Log.Info("serving", "config", cfg.File, "inbounds", len(cfg.Inbounds), "handlers", len(cfg.Handlers), "outbounds", len(cfg.Outbounds))
 	defer context.AfterFunc(ctx, func() { o.Log.Info("stopping", "why", context.Cause(ctx)) })()
 	if err := e.Run(ctx); err != nil {
-		return &statusError{exitProblem, err} // also if a signal began the stop
+		return &statusError{code: exitProblem, err: err} // also if a signal began the stop
 	}
 	o.Log.Info("stopped")
 	return nil

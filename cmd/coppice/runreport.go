@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"coppice.dev/coppice/tree"
+)
+
+// runReport is what --report writes.
+type runReport struct {
+	Command []string `json:"command"`
+	// Path is the file that was executed, or the last one that was tried.
+	Path string `json:"path,omitempty"`
+	// Exit is the status that run ends with; where that is 128 and a signal, run dies of the signal.
+	Exit int `json:"exit"`
+	// Ended is "exit" (by itself), "deadline", "signal" (run was told to), or "not started".
+	Ended    string `json:"ended"`
+	Signal   string `json:"signal,omitempty"` // what run was told to end it by
+	Deadline bool   `json:"deadline_hit"`
+	Error    string `json:"error,omitempty"`
+
+	Started time.Time     `json:"started,omitzero"`
+	Took    time.Duration `json:"took_ns"`
+	Status  *runStatus    `json:"status,omitempty"` // nil if nothing was started, or if it died with its tree unseen
+
+	Level  string       `json:"level,omitempty"`
+	Facts  *tree.Facts  `json:"facts,omitempty"`
+	Tried  []tree.Tried `json:"tried,omitempty"` // of a level that is not to be had
+	Tree   *tree.Report `json:"tree,omitempty"`  // the cut: what was seen, and survivors
+	Proved bool         `json:"proved_empty"`
+	Usage  *tree.Usage  `json:"usage,omitempty"` // when it was asked to end, or had ended
+}
+
+// runStatus is the command's own.
+type runStatus struct {
+	Says   string        `json:"says"`
+	Code   int           `json:"code"`
+	Signal int           `json:"signal,omitempty"`
+	User   time.Duration `json:"user_ns"`
+	System time.Duration `json:"system_ns"`
+	MaxRSS int64         `json:"max_rss"` // bytes
+}
+
+// tell says what was cut, writes the report, and returns how run ends in view of that.
+func (r *commandRun) tell(v verdict) verdict {
+	if line := r.line(); line != "" && !r.options.quiet {
+		fmt.Fprintln(r.io.err, "coppice:", line)
+	}
+	if err := r.report.write(r.io.err, r.sum(v)); err != nil {
+		return verdict{code: exitOwn, err: errors.Join(v.err, fmt.Errorf("write the report: %w", err))}
+	}
+	return v
+}
+
+func (r *commandRun) sum(v verdict) runReport {
+	e := &r.ending
+	out := runReport{Command: r.argv, Path: r.path, Exit: v.code, Ended: e.cause(), Deadline: e.deadline}
+	if v.err != nil {
+		out.Error = v.err.Error()
+	}
+	if e.asked != 0 {
+		out.Signal = e.asked.String()
+	}
+	if r.tree == nil {
+		out.Ended = "not started"
+		var level *tree.LevelError
+		if errors.As(v.err, &level) {
+			out.Tried = level.Tried
+		}
+		return out
+	}
+	facts := r.tree.Facts()
+	out.Level, out.Facts, out.Tree, out.Usage = r.tree.Level().String(), &facts, &e.report, &e.usage
+	out.Proved, out.Started, out.Took = e.err == nil, r.began, e.took
+	if s := e.status; s.Known {
+		out.Status = &runStatus{s.String(), s.Code, int(s.Signal), s.User, s.System, s.MaxRSS}
+	}
+	return out
+}
+
+// line tells what was cut, if anything was, and why.
+func (r *commandRun) line() string {
+	e := &r.ending
+	if r.tree == nil || e.err != nil {
+		return "" // the error tells
+	}
+	cut := ""
+	if e.report.Seen > 0 {
+		cut = "cut " + memberList(e.report.Named, e.report.Seen)
+	}
+	switch {
+	case e.deadline && e.cut:
+		return fmt.Sprintf("deadline of %v passed: %s", &r.options.deadline, cmp.Or(cut, "nothing was left to cut"))
+	case e.deadline && cut == "":
+		return fmt.Sprintf("deadline of %v passed: %s ended when it was asked to", &r.options.deadline, shellName(r.argv[0]))
+	case e.cut || cut == "":
+		return cut
+	}
+	left := cut + ", left behind by " + shellName(r.argv[0])
+	if e.deadline {
+		left = fmt.Sprintf("deadline of %v passed: %s", &r.options.deadline, left)
+	}
+	return left
+}
+
+// mostNamed is how many processes a line names.
+const mostNamed = 6
+
+// memberList counts and names processes. They chose their names themselves.
+func memberList(some []tree.Member, all int) string {
+	some = some[:min(len(some), mostNamed)]
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d processes", all)
+	if all == 1 {
+		b.Reset()
+		b.WriteString("1 process")
+	}
+	for i, m := range some {
+		if i > 0 {
+			b.WriteByte(',')
+		} else {
+			b.WriteByte(':')
+		}
+		fmt.Fprintf(&b, " %d %q", m.Pid, m.Name)
+	}
+	if more := all - len(some); more > 0 && len(some) > 0 {
+		fmt.Fprintf(&b, " and %d more", more)
+	}
+	return b.String()
+}
+
+// shellName is a command's name, safe to print.
+func shellName(name string) string { return shellWord(printable(name)) }
+
+// reportTimeout bounds the write to a pipe.
+const reportTimeout = 5 * time.Second
+
+// reportFile is where a report goes; nil is nowhere.
+type reportFile struct{ path string }
+
+// newReportFile looks before the command runs whether there can be a report.
+func newReportFile(path string) (*reportFile, error) {
+	if path == "" {
+		return nil, nil
+	}
+	if path != "-" {
+		if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
+			return nil, fmt.Errorf("--report %s: there is no folder %s", path, filepath.Dir(path))
+		}
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			return nil, fmt.Errorf("--report %s: this is a folder", path)
+		}
+	}
+	return &reportFile{path}, nil
+}
+
+// write writes the whole report or none: who reads the file never sees a part.
+func (f *reportFile) write(stderr io.Writer, report runReport) error {
+	if f == nil {
+		return nil
+	}
+	var b bytes.Buffer
+	if err := printJSON(&b, report); err != nil {
+		return err
+	}
+	if f.path == "-" {
+		_, err := stderr.Write(b.Bytes())
+		return err
+	}
+	return replaceFile(f.path, b.Bytes())
+}
+
+// replaceFile puts a file in the place of another at once. What is not a file, such as /dev/null or a pipe, is written to.
+func replaceFile(path string, b []byte) error {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0) // a pipe that nobody reads is an error
+		if err != nil {
+			return err
+		}
+		f.SetWriteDeadline(time.Now().Add(reportTimeout)) // an error where nothing blocks
+		_, err = f.Write(b)
+		return errors.Join(err, f.Close())
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real // a link stays one
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name()) // the error before is the one to tell
+	}
+	return err
+}

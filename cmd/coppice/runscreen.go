@@ -1,0 +1,246 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"coppice.dev/coppice/internal/tty"
+	"coppice.dev/coppice/tree"
+)
+
+// screen is the terminal as run and its command share it.
+//
+// The command has a process group of its own, and a terminal signals one group alone: so it is lent to the command's group,
+// and a key is delivered once. Others in run's group may need it, too: the pager of `coppice run -- CMD | less` stops,
+// like any background process, as soon as it asks. Who asks gets it: a stop of the command by SIGTTIN or SIGTTOU while
+// run's group has the terminal lends it; these signals at run while the command's has it take it back.
+//
+// When the command is stopped, run takes the terminal back and stops its own group by the same signal, pager and script
+// included: that is what the shell waits for, and what the key would have done without run between.
+type screen struct {
+	tty      *tty.Terminal // nil without a controlling terminal, or one that is not shared
+	watch    *signalWatch
+	tree     *tree.Tree
+	isolated bool
+
+	before *term.State // the modes to put back at the end; nil while they were never the command's
+	during *term.State // the command's, from when it was stopped
+	group  int         // of the command or one of its own jobs, which last had the terminal; 0 if not known
+	isLent bool        // to the best of our knowledge the tree has the terminal
+
+	suspended syscall.Signal   // what stopped the command, and then run, or so it has tried
+	unstopped <-chan time.Time // that it was not stopped
+}
+
+// stopTimeout is how long after its own stop run must have been stopped: the kernel stops no group in whose session nobody
+// could let it go on (an orphaned one, setpgid(2)), and tells nobody.
+const stopTimeout = 300 * time.Millisecond
+
+func openScreen(isolated bool, watch *signalWatch) *screen {
+	s := &screen{watch: watch, isolated: isolated}
+	if !isolated {
+		s.tty, _ = tty.Open() // without one there is nothing to share
+	}
+	return s
+}
+
+// lend lets the command start with the terminal, if it is run's to lend and run reads from it: of several runs in a
+// script's background none may take it from the script, and these read nothing.
+func (s *screen) lend(spec *tree.Spec) {
+	if s.foreground() && terminalInput(spec.Stdin) {
+		s.before, _ = s.tty.Modes()
+		spec.Foreground, s.isLent = s.tty.File(), true
+	}
+}
+
+// lent is for after the start; t is nil if nothing was started, and yet the terminal may have been given away.
+func (s *screen) lent(t *tree.Tree) {
+	s.tree = t
+	if s.tty == nil || t == nil {
+		return
+	}
+	if owner, err := s.tty.Owner(); err == nil && owner != tty.OwnGroup() && s.isLent {
+		s.group = owner
+	}
+}
+
+func terminalInput(f *os.File) bool { return f != nil && term.IsTerminal(int(f.Fd())) }
+
+func (s *screen) foreground() bool {
+	if s.tty == nil {
+		return false
+	}
+	owner, err := s.tty.Owner()
+	return err == nil && owner == tty.OwnGroup()
+}
+
+// leader is the command's process group: that of the tree's oldest process.
+func (s *screen) leader() int {
+	members, _ := s.tree.Members()
+	var oldest tree.Member
+	for i, m := range members {
+		if i == 0 || m.Start < oldest.Start || m.Start == oldest.Start && m.Pid < oldest.Pid {
+			oldest = m
+		}
+	}
+	return tty.GroupOf(oldest.Pid)
+}
+
+// setOwner moves the terminal. From the background that would stop run's group, unless run ignores it meanwhile.
+func (s *screen) setOwner(group int) error {
+	signal.Ignore(tty.Output)
+	defer signal.Notify(s.watch.moves, tty.Output)
+	return s.tty.SetOwner(group)
+}
+
+// give lends the terminal to a group of the tree, with the modes in which it was left there.
+func (s *screen) give(group int) {
+	if group == 0 || !s.foreground() {
+		return
+	}
+	if modes, err := s.tty.Modes(); err == nil {
+		s.before = modes
+	}
+	if s.during != nil {
+		s.tty.SetModes(s.during) // an error leaves it in modes that a shell can live with
+		s.during = nil
+	}
+	if s.setOwner(group) == nil {
+		s.group, s.isLent = group, true
+	}
+}
+
+// take takes the terminal back, with the modes that it had before.
+func (s *screen) take() {
+	if owner, err := s.tty.Owner(); err == nil && owner != tty.OwnGroup() {
+		s.group = owner
+	}
+	s.isLent = false
+	s.during, _ = s.tty.Modes()
+	if s.setOwner(tty.OwnGroup()) == nil && s.before != nil {
+		s.tty.SetModes(s.before) // an error means that there is no terminal any more
+	}
+}
+
+// stopped follows the command, which a signal has stopped.
+func (s *screen) stopped(sig os.Signal) {
+	n, _ := sig.(syscall.Signal)
+	if s.tty == nil && !s.isolated {
+		return // nobody could let run go on: the deadline holds
+	}
+	if n == tty.Input || n == tty.Output {
+		if s.foreground() {
+			s.give(s.leader())
+			s.tree.Signal(tty.Continue) // an error means that it has ended
+			return
+		}
+	}
+	if s.isLent {
+		s.take()
+	}
+	s.suspended, s.unstopped = n, time.After(stopTimeout)
+	if n == tty.Halt {
+		n = tty.Suspend // SIGSTOP would stop a group that nobody can let go on
+	}
+	signal.Reset(n)
+	tty.SignalGroup(n) // run is stopped here, and goes on by SIGCONT
+}
+
+// moved is what run itself was told by a signal of job control.
+func (s *screen) moved(sig os.Signal) {
+	switch sig {
+	case tty.Continue:
+		s.continued()
+	case tty.Suspend:
+		s.relay(tty.Suspend)
+	case tty.Resize:
+		s.tree.Signal(tty.Resize)
+	case tty.Input, tty.Output:
+		if !s.isLent {
+			s.relay(tty.Suspend) // all of run's group is in the background
+			return
+		}
+		s.take()
+		tty.SignalGroup(tty.Continue)
+	}
+}
+
+// relay stops the command, and run with it as soon as that has happened. A session without a terminal is an orphaned
+// group, which only SIGSTOP stops.
+func (s *screen) relay(sig syscall.Signal) {
+	if s.isolated {
+		sig = tty.Halt
+	}
+	s.tree.Signal(sig) // an error means that it has ended
+}
+
+// continued lets the command go on, in the foreground if that is where run is.
+func (s *screen) continued() {
+	was := s.resumed()
+	if s.tty != nil {
+		owner, err := s.tty.Owner()
+		switch {
+		case err != nil:
+		case owner != tty.OwnGroup() && owner == tty.ShellGroup():
+			s.isLent = false // whoever stopped run from outside made the shell take it
+		case owner == tty.OwnGroup() && (was != 0 || s.isLent):
+			s.giveBack()
+		}
+	}
+	s.tree.Signal(tty.Continue) // an error means that it has ended
+}
+
+// goOn is for a run that has tried to stop and was not stopped. Where no key can stop anything the key does nothing; who
+// stopped otherwise waits for the deadline.
+func (s *screen) goOn() {
+	was := s.resumed()
+	if was != tty.Suspend && !(s.isolated && was == tty.Halt) {
+		return
+	}
+	s.giveBack()
+	s.tree.Signal(tty.Continue) // an error means that it has ended
+}
+
+// giveBack lends the terminal to whoever of the tree had it last, or else to the command.
+func (s *screen) giveBack() {
+	group := s.group
+	if group == 0 || !tty.Alive(group) {
+		group = s.leader()
+	}
+	s.give(group)
+}
+
+// resumed ends a suspension and tells by which signal it was.
+func (s *screen) resumed() syscall.Signal {
+	was := s.suspended
+	s.suspended, s.unstopped = 0, nil
+	if was != 0 {
+		s.watch.stops()
+	}
+	return was
+}
+
+// keyed says whether a command that died of a signal may have got it from a key: then run's own group has not, and it is
+// handed on, so that one ^C ends a script's loop as it would without run.
+func (s *screen) keyed(sig syscall.Signal) bool {
+	return s.isLent && (sig == syscall.SIGINT || sig == syscall.SIGQUIT)
+}
+
+// restore leaves the terminal as it was found, whatever the command made of it. It is for after the tree's end: a
+// foreground group without a process was certainly the tree's.
+func (s *screen) restore() {
+	if s.tty == nil {
+		return
+	}
+	owner, err := s.tty.Owner()
+	switch {
+	case err != nil || owner == tty.OwnGroup(): // a pager that has it, has it as it wants it
+	case s.isLent || s.before != nil && !tty.Alive(owner):
+		s.take()
+	}
+	s.tty.Close() // only closes a descriptor
+}
