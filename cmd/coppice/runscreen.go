@@ -33,6 +33,7 @@ type screen struct {
 	isLent bool        // to the best of our knowledge the tree has the terminal
 
 	suspended syscall.Signal   // what stopped the command, and then run, or so it has tried
+	resume    func()           // ends that
 	unstopped <-chan time.Time // that it was not stopped
 }
 
@@ -93,7 +94,9 @@ func (s *screen) leader() int {
 // setOwner moves the terminal. From the background that would stop run's group, unless run ignores it meanwhile.
 func (s *screen) setOwner(group int) error {
 	signal.Ignore(tty.Output)
-	defer signal.Notify(s.watch.moves, tty.Output)
+	if tty.CatchStops {
+		defer signal.Notify(s.watch.moves, tty.Output)
+	}
 	return s.tty.SetOwner(group)
 }
 
@@ -143,11 +146,10 @@ func (s *screen) stopped(sig os.Signal) {
 		s.take()
 	}
 	s.suspended, s.unstopped = n, time.After(stopTimeout)
-	if n == tty.Halt {
-		n = tty.Suspend // SIGSTOP would stop a group that nobody can let go on
+	if n == tty.Halt || n == tty.Output && !tty.CatchStops {
+		n = tty.Suspend // SIGSTOP would stop a group that nobody can let go on, and the other is ignored now
 	}
-	signal.Reset(n)
-	tty.SignalGroup(n) // run is stopped here, and goes on by SIGCONT
+	s.resume = tty.StopGroup(n) // run is stopped about here, and goes on by SIGCONT
 }
 
 // moved is what run itself was told by a signal of job control.
@@ -219,7 +221,7 @@ func (s *screen) resumed() syscall.Signal {
 	was := s.suspended
 	s.suspended, s.unstopped = 0, nil
 	if was != 0 {
-		s.watch.stops()
+		s.resume()
 	}
 	return was
 }
@@ -241,6 +243,7 @@ func (s *screen) restore() {
 	case err != nil || owner == tty.OwnGroup(): // a pager that has it, has it as it wants it
 	case s.isLent || s.before != nil && !tty.Alive(owner):
 		s.take()
+		tty.SignalGroup(tty.Continue) // a pager may have asked for it when the end was near
 	}
 	s.tty.Close() // only closes a descriptor
 }

@@ -91,17 +91,12 @@ func watchSignals() *signalWatch {
 		signal.Notify(w.ends, syscall.SIGINT, syscall.SIGQUIT)
 	}
 	signal.Notify(w.moves, tty.Continue, tty.Resize) // which nothing stops or ends by default
-	w.stops()
-	return w
-}
-
-// stops takes the signals that would stop run.
-func (w *signalWatch) stops() {
 	for _, sig := range []syscall.Signal{tty.Suspend, tty.Input, tty.Output} {
-		if !tty.Ignored(sig) {
+		if tty.CatchStops && !tty.Ignored(sig) {
 			signal.Notify(w.moves, sig)
 		}
 	}
+	return w
 }
 
 func (w *signalWatch) stop() {

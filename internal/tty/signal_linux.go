@@ -14,10 +14,35 @@ type action struct {
 	mask                     uint64
 }
 
+// CatchStops: see the package.
+const CatchStops = true
+
+// sigaction sets what is to be done on a signal, unless set is nil, and tells what was to be done before.
+func sigaction(sig syscall.Signal, set *action) (before action, err error) {
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(set)),
+		uintptr(unsafe.Pointer(&before)), 8, 0, 0)
+	if errno != 0 {
+		return action{}, errno
+	}
+	return before, nil
+}
+
 func ignored(sig syscall.Signal) bool {
-	var have action
-	_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&have)), 8, 0, 0)
-	return errno == 0 && have.handler == 1
+	have, err := sigaction(sig, nil)
+	return err == nil && have.handler == 1
+}
+
+func stopGroup(sig syscall.Signal) func() {
+	before, err := sigaction(sig, nil)
+	if err == nil && before.handler > 1 { // what was ignored at the start stays so
+		sigaction(sig, &action{}) // as the one before, it fails for no signal that can be caught
+	}
+	unix.Kill(0, sig)
+	return func() {
+		if err == nil {
+			sigaction(sig, &before)
+		}
+	}
 }
 
 // die sets the signal's default action around the Go runtime, which handles nearly every signal and would print a stack
@@ -27,8 +52,7 @@ func die(sig syscall.Signal, whole bool) {
 	runtime.LockOSThread()
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
-	var dies action
-	syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&dies)), 0, 8, 0, 0)
+	sigaction(sig, &action{}) // an error for SIGKILL, which needs none
 	var only unix.Sigset_t
 	const word = 8 * int(unsafe.Sizeof(only.Val[0]))
 	only.Val[int(sig-1)/word] = 1 << (int(sig-1) % word)

@@ -18,4 +18,12 @@ func die(sig syscall.Signal, whole bool) {
 	syscall.Exec("/bin/sh", []string{"sh", "-c", kill}, []string{})
 }
 
+// CatchStops: see the package.
+const CatchStops = false
+
+func stopGroup(sig syscall.Signal) func() {
+	signalGroup(sig)
+	return func() {}
+}
+
 func ignored(syscall.Signal) bool { return false }

@@ -5,6 +5,10 @@
 // terminal's foreground group; keys signal that one, and any other that reads stops. Where a system has none of that
 // (Windows), Open says so with errors.ErrUnsupported and the signals below are none.
 //
+// CatchStops says whether a program that takes Suspend, Input and Output by os/signal can still be stopped by them
+// afterwards: the Go runtime keeps their handlers for ever (sigInstallGoHandler in runtime/signal_unix.go), and only on Linux
+// StopGroup goes around it. Elsewhere leave them alone.
+//
 // Nothing here handles a signal. A call that changes the terminal from the background raises Output in the whole of
 // the caller's group, unless the caller ignores that signal meanwhile.
 package tty
@@ -60,6 +64,12 @@ func Ignored(sig syscall.Signal) bool { return ignored(sig) }
 // SignalGroup sends a signal to every process of the own process group, this one included: what the terminal would have
 // done had the group been its foreground one.
 func SignalGroup(sig syscall.Signal) error { return signalGroup(sig) }
+
+// StopGroup stops the own process group, this process included, by Suspend, Input or Output, with the signal's default
+// action whatever os/signal made of it. Call the function that it returns once the process goes on: it puts the action
+// back. The process may be stopped a moment later than this returns, and is not stopped at all where nobody of its session
+// could let it go on (an orphaned group, setpgid(2)).
+func StopGroup(sig syscall.Signal) (resume func()) { return stopGroup(sig) }
 
 // Die ends this process by a signal, so that whoever waits for it sees that signal, and leaves no core file. With whole,
 // the signal goes to the whole of the own process group, as one of the terminal's keys would. It returns only where that

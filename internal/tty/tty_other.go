@@ -38,4 +38,9 @@ func signalGroup(syscall.Signal) error { return errors.ErrUnsupported }
 
 func die(syscall.Signal, bool) {}
 
+// CatchStops: see the package.
+const CatchStops = false
+
+func stopGroup(syscall.Signal) func() { return func() {} }
+
 func ignored(syscall.Signal) bool { return false }
