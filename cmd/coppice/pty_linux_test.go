@@ -154,9 +154,20 @@ func (c *console) sees(re string) []string {
 		select {
 		case <-change:
 		case <-late:
+			c.t.Logf("at the terminal:\n%s", c.session())
 			c.t.Fatalf("no match for %s in %q", re, rest)
 		}
 	}
+}
+
+// session shows who lives at the terminal, for a test that fails.
+func (c *console) session() string {
+	out := ""
+	for _, p := range processes(func(p process) bool { sid, err := unix.Getsid(p.pid); return err == nil && sid == c.cmd.Process.Pid }) {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid)) // it may have ended
+		out += fmt.Sprintf("%v: %s", p, stat)
+	}
+	return out
 }
 
 // ends waits for the program's end.

@@ -201,7 +201,7 @@ func TestRunOwner(t *testing.T) {
 // TestRunLoop: one ^C ends a loop, of an interactive shell and of a script.
 // Red with the death by the signal replaced by a status, and for the script with the group left out of Die.
 func TestRunLoop(t *testing.T) {
-	const loop = `for i in 1 2 3; do echo round-$i; coppice run -- sh -c 'echo in; sleep 10'; done`
+	const loop = `for i in 1 2 3; do echo round-$i; coppice run -- sh -c 'echo in; exec sleep 10'; done`
 	t.Run("interactive", func(t *testing.T) {
 		c := bashAt(t)
 		c.types(loop + "\n")
