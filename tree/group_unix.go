@@ -57,7 +57,7 @@ func startGroup(_ context.Context, s *Spec) (holder, error) {
 		return nil, err
 	}
 	g := &grouped{process: process, done: make(chan struct{})}
-	if s.Foreground != nil {
+	if !s.NewSession {
 		g.stops = make(chan os.Signal, 1)
 	}
 	go g.reap()

@@ -234,7 +234,7 @@ func (t *Tree) Facts() Facts { return t.facts }
 func (t *Tree) Exited() <-chan struct{} { return t.exited }
 
 // Stopped carries a signal each time that one has stopped the command itself, as the terminal's ^Z does. At most one
-// waits there unread, the last. It is never closed. Unix alone.
+// waits there unread, the last. It is never closed. Unix alone; with Spec.NewSession it may carry none.
 func (t *Tree) Stopped() <-chan os.Signal { return t.stops }
 
 func (t *Tree) stopped(sig os.Signal) {
