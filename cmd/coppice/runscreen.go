@@ -132,8 +132,8 @@ func (s *screen) take() {
 // stopped follows the command, which a signal has stopped.
 func (s *screen) stopped(sig os.Signal) {
 	n, _ := sig.(syscall.Signal)
-	if s.tty == nil && !s.isolated {
-		return // nobody could let run go on: the deadline holds
+	if s.tty == nil {
+		return // no key did that, and perhaps nobody could let run go on: the deadline holds
 	}
 	if n == tty.Input || n == tty.Output {
 		if s.foreground() {
@@ -145,6 +145,11 @@ func (s *screen) stopped(sig os.Signal) {
 	if s.isLent {
 		s.take()
 	}
+	s.stop(n)
+}
+
+// stop stops run and its group.
+func (s *screen) stop(n syscall.Signal) {
 	s.suspended, s.unstopped = n, time.After(stopTimeout)
 	if n == tty.Halt || n == tty.Output && !tty.CatchStops {
 		n = tty.Suspend // SIGSTOP would stop a group that nobody can let go on, and the other is ignored now
@@ -158,12 +163,12 @@ func (s *screen) moved(sig os.Signal) {
 	case tty.Continue:
 		s.continued()
 	case tty.Suspend:
-		s.relay(tty.Suspend)
+		s.stopToo()
 	case tty.Resize:
 		s.tree.Signal(tty.Resize)
 	case tty.Input, tty.Output:
 		if !s.isLent {
-			s.relay(tty.Suspend) // all of run's group is in the background
+			s.stopToo() // all of run's group is in the background
 			return
 		}
 		s.take()
@@ -171,13 +176,15 @@ func (s *screen) moved(sig os.Signal) {
 	}
 }
 
-// relay stops the command, and run with it as soon as that has happened. A session without a terminal is an orphaned
-// group, which only SIGSTOP stops.
-func (s *screen) relay(sig syscall.Signal) {
-	if s.isolated {
-		sig = tty.Halt
+// stopToo stops the command, and run as soon as that has happened. A session without a terminal is an orphaned group:
+// only SIGSTOP stops it, and run has nothing to wait for.
+func (s *screen) stopToo() {
+	if !s.isolated {
+		s.tree.Signal(tty.Suspend) // an error means that it has ended
+		return
 	}
-	s.tree.Signal(sig) // an error means that it has ended
+	s.tree.Signal(tty.Halt)
+	s.stop(tty.Suspend)
 }
 
 // continued lets the command go on, in the foreground if that is where run is.
@@ -199,8 +206,7 @@ func (s *screen) continued() {
 // goOn is for a run that has tried to stop and was not stopped. Where no key can stop anything the key does nothing; who
 // stopped otherwise waits for the deadline.
 func (s *screen) goOn() {
-	was := s.resumed()
-	if was != tty.Suspend && !(s.isolated && was == tty.Halt) {
+	if s.resumed() != tty.Suspend {
 		return
 	}
 	s.giveBack()
