@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// TestRunDeath: a command's death by a signal is run's own, as the shell sees it, and leaves no core file, whatever the
+// Go runtime would have made of the signal.
+// Red with Die removed (a status of 128 and more), and for SEGV and QUIT with the default action left unset (exit status 2 and a stack
+// trace).
+func TestRunDeath(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGABRT, syscall.SIGKILL,
+		syscall.SIGUSR1, syscall.SIGSEGV, syscall.SIGPIPE, syscall.SIGTERM, syscall.Signal(40)} {
+		t.Run(sig.String(), func(t *testing.T) {
+			var said bytes.Buffer
+			cmd := exec.Command("sh", "-c", fmt.Sprintf("ulimit -c unlimited; exec coppice run -- sh -c 'ulimit -c 0; kill -%d $$'", sig))
+			cmd.Dir, cmd.Stderr = t.TempDir(), &said
+			cmd.Run() // the status is looked at
+			ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
+			if !ws.Signaled() || ws.Signal() != sig || ws.CoreDump() {
+				t.Errorf("ended with %#x, and says %s", ws, said.String())
+			}
+			if left, err := os.ReadDir(cmd.Dir); err != nil || len(left) > 0 || said.Len() > 0 {
+				t.Errorf("left %v, and says %s", left, said.String())
+			}
+		})
+	}
+}
+
+// TestRunIgnored: what the caller ignores, run and its command ignore: HUP under nohup(1), INT in a script's background.
+// Red with these signals taken in any case.
+func TestRunIgnored(t *testing.T) {
+	eachRung(t, func(t *testing.T, rung string) {
+		dir := t.TempDir()
+		// The command ends when it may: it would not if one of the signals had reached it.
+		script := fmt.Sprintf(`trap "" HUP INT
+			coppice run --rung %s --deadline 60 -- sh -c 'echo up >%s/up; kill -HUP $$; kill -INT $$; while [ ! -e %[2]s/go ]; do sleep 0.02; done; exit 9' &
+			echo $!; wait $!`, rung, dir)
+		cmd := exec.Command("sh", "-c", script)
+		var out bytes.Buffer
+		cmd.Stdout = &out
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if !eventually(patience, func() bool { _, err := os.Stat(filepath.Join(dir, "up")); return err == nil }) {
+			t.Fatal("the command does not start")
+		}
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGHUP) // all of the script's group, run among them
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
+		if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd.Wait() // the status is looked at
+		if got := cmd.ProcessState.ExitCode(); got != 9 {
+			t.Errorf("ended with %v", cmd.ProcessState)
+		}
+	})
+}
+
+// TestRunWithoutTerminal: as from cron, with no terminal at all and nothing to read. A command that stops itself stops
+// nobody else there, and its deadline holds.
+// Red for the deadline with stopped following the command without a terminal, and SIGSTOP in the place of SIGTSTP.
+func TestRunWithoutTerminal(t *testing.T) {
+	eachRung(t, func(t *testing.T, rung string) {
+		cmd := exec.Command("coppice", "run", "--rung", rung, "--deadline", "1s", "--grace", "100ms", "--quiet", "--", "sh", "-c",
+			"(: </dev/tty) 2>/dev/null && echo terminal; cat; echo on; kill -STOP $$; exit 4")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		out, _ := cmd.Output() // the status is looked at
+		if string(out) != "on\n" || cmd.ProcessState.ExitCode() != exitDeadline {
+			t.Errorf("%v, and said %q", cmd.ProcessState, out)
+		}
+	})
+}
+
+// TestRunIsolated: a session without the terminal, of which ^C and ^Z reach the command through run.
+func TestRunIsolated(t *testing.T) {
+	c := bashAt(t)
+	c.types("coppice run --isolated --deadline 60 --grace 50s -- sh -c '(: </dev/tty) 2>/dev/null || echo no terminal; " +
+		`trap "echo got-INT; exit 5" INT; echo ready; while :; do sleep 0.05; done` + "'\n")
+	c.sees("\nno terminal\r\nready\r\n")
+	c.types("\x1a")
+	c.sees(`Stopped.*\$ $`)
+	c.types("fg\n")
+	c.sees("fg\r\n.*\r\n")
+	c.types("\x03")
+	c.sees(`got-INT\r\n.*\$ $`)
+	c.says("echo status $?", "status 5\r\n")
+}
