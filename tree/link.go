@@ -3,7 +3,6 @@ package tree
 import (
 	"errors"
 	"os"
-	"strconv"
 	"sync/atomic"
 	"time"
 )
@@ -22,11 +21,11 @@ type Link struct {
 
 // NewLink makes the pipes. The command's ends are handed over by Files and Env, and closed by Started.
 func NewLink() (*Link, error) {
-	down, to, err := os.Pipe()
+	down, to, err := linkPipe(false)
 	if err != nil {
 		return nil, err
 	}
-	from, up, err := os.Pipe()
+	from, up, err := linkPipe(true)
 	if err != nil {
 		down.Close()
 		to.Close()
@@ -38,12 +37,9 @@ func NewLink() (*Link, error) {
 // Files are the command's ends, for Spec.Extra to begin with: it reads from the first and writes to the second.
 func (l *Link) Files() []*os.File { return l.worker[:] }
 
-// Env is the environment entry that tells the command where its ends are: descriptors 3 and 4 on Unix, handles on
-// Windows.
-func (l *Link) Env() string {
-	first, second := l.workerEnds()
-	return LinkEnv + "=" + strconv.FormatUint(first, 10) + "," + strconv.FormatUint(second, 10)
-}
+// Env is the environment entry that tells the command where its ends are: descriptors 3 and 4. On Windows Start puts the
+// values of their handles in the place of the two numbers.
+func (l *Link) Env() string { return LinkEnv + "=3,4" }
 
 // Started closes the engine's copies of the command's ends. Call it once Start has returned, whatever it returned.
 func (l *Link) Started() {
@@ -55,18 +51,16 @@ func (l *Link) Started() {
 // Read reads what the command wrote. io.EOF means that no process holds the other end any more.
 func (l *Link) Read(b []byte) (int, error) { return l.from.Read(b) }
 
-// Write writes to the command. It blocks while the pipe is full, until the deadline.
+// Write writes to the command. It blocks while the pipe is full, until the deadline. What it had written by then it counts
+// on Unix alone.
 func (l *Link) Write(b []byte) (int, error) { return l.to.Write(b) }
 
-// SetDeadline bounds Read and Write (after CloseWrite, Read alone); the zero time lifts the bound. Where pipes have no deadlines (Windows) it does
-// nothing: there the tree's end ends them, since a job object lets nobody escape.
+// SetDeadline bounds Read and Write (after CloseWrite, Read alone), also those that wait already; the zero time lifts the
+// bound.
 func (l *Link) SetDeadline(t time.Time) error {
 	err := l.from.SetDeadline(t)
 	if !l.asked.Load() {
 		err = errors.Join(err, l.to.SetDeadline(t))
-	}
-	if errors.Is(err, os.ErrNoDeadline) {
-		return nil
 	}
 	return err
 }

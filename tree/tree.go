@@ -26,13 +26,14 @@ type Spec struct {
 	Path string
 	// Args are the command's arguments with its own name first; nil means Path alone.
 	Args []string
-	// Env is the whole environment; nil is an empty one, never the engine's.
+	// Env is the whole environment; nil is an empty one, never the engine's. (Windows adds SYSTEMROOT if it is not there.)
 	Env []string
 	// Dir is the working folder; empty means the engine's.
 	Dir string
 	// Stdin, Stdout and Stderr are the command's first three descriptors; nil is the null device. Extra follow from 3
-	// on (on Windows they are inherited as handles: see Link), nil being the null device as well. All stay the caller's:
-	// close them after Start, or a reader never sees their end.
+	// on, nil being the null device as well. On Windows they are descriptors to a program with a C runtime (C, Python,
+	// Node); any other finds the handles of the first two in LinkEnv: see Link. All stay the caller's: close them after
+	// Start, or a reader never sees their end.
 	Stdin, Stdout, Stderr *os.File
 	Extra                 []*os.File
 
@@ -201,6 +202,9 @@ func newTree(h holder, r rung, tried []Tried) *Tree {
 		stands.facts.Guarded = true
 	}
 	stands.facts.Rung, stands.facts.Tried = r.name, tried
+	if l, ok := h.(interface{ limited() bool }); ok {
+		stands.facts.Limited = l.limited() // it depends on what was asked for
+	}
 	t := &Tree{hold: h, level: stands.level, facts: stands.facts,
 		stops: make(chan os.Signal, 1), exited: make(chan struct{}), ended: make(chan struct{}), cut: make(chan struct{})}
 	go func() {
