@@ -6,9 +6,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
-	"strconv"
 	"syscall"
-	"time"
 )
 
 // programs are those of every Unix, and the system's own.
@@ -127,18 +125,4 @@ func leaver([]string) int {
 	}
 	spawn("daemon-middle", &syscall.SysProcAttr{Setsid: true})
 	return 3
-}
-
-func number(args []string) int {
-	n, err := strconv.Atoi(args[0])
-	if err != nil || n < 1 || n > 1000 {
-		fail("count", os.ErrInvalid)
-	}
-	return n
-}
-
-// forEver waits for the end of the victim's lifetime.
-func forEver() int {
-	time.Sleep(2 * Lifetime)
-	return 94
 }

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -78,4 +79,19 @@ func say(words ...string) {
 func untilTold() int {
 	io.Copy(io.Discard, os.Stdin)
 	return 3
+}
+
+// number is a victim's first argument.
+func number(args []string) int {
+	n, err := strconv.Atoi(args[0])
+	if err != nil || n < 1 || n > 1000 {
+		fail("count", os.ErrInvalid)
+	}
+	return n
+}
+
+// forEver waits for the end of the victim's lifetime.
+func forEver() int {
+	time.Sleep(2 * Lifetime)
+	return 94
 }

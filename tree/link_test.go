@@ -1,11 +1,10 @@
-//go:build unix
-
 package tree
 
 import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -55,7 +54,7 @@ func TestLinkDeadlines(t *testing.T) {
 	if err := l.SetDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := l.Write(make([]byte, 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 {
+	if n, err := l.Write(make([]byte, 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 && runtime.GOOS != "windows" {
 		t.Errorf("write to a full pipe: %d, %v", n, err)
 	}
 	if _, err := l.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
