@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 func main() {
 	allow := flag.String("allow", "", "file of tests that may be skipped, a line each: package/Test/sub, where * is anything")
+	names := flag.Bool("list", false, "print the names of the tests that passed")
 	flag.Parse()
 	allowed, err := list(*allow)
 	if err != nil {
@@ -25,6 +27,7 @@ func main() {
 	var skipped []string
 	broken := false
 	output := map[string][]string{}
+	ran := map[string][]string{} // package -> tests that passed
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 16<<20)
 	for in.Scan() {
@@ -45,6 +48,9 @@ func main() {
 			broken = broken || e.Action == "fail" || e.Action == "build-fail"
 		case e.Action == "pass":
 			passed++
+			if !strings.Contains(e.Test, "/") {
+				ran[e.Package] = append(ran[e.Package], e.Test)
+			}
 			delete(output, name)
 		case e.Action == "fail":
 			failed++
@@ -63,6 +69,11 @@ func main() {
 		if !slices.ContainsFunc(allowed, func(re *regexp.Regexp) bool { return re.MatchString(name) }) {
 			fmt.Printf("skipped, and may not be: %s\n", name)
 			unexpected++
+		}
+	}
+	if *names {
+		for _, pkg := range slices.Sorted(maps.Keys(ran)) {
+			fmt.Println(pkg+":", strings.Join(ran[pkg], " "))
 		}
 	}
 	fmt.Printf("%d passed, %d failed, %d skipped\n", passed, failed, len(skipped))

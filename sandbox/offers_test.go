@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 // TestNotOffered: a request for a function that the spec does not offer is wrong in itself: no message pays, and no worker is
 // started for it. Red without the look at Spec.Offers in Dispatch: the error is then of the program that cannot be started.
 func TestNotOffered(t *testing.T) {
-	s, err := New(Spec{Command: []string{"/not/there"}, Offers: []wire.Offer{{Phase: wire.PhaseHandle, Name: "admit"}}})
+	s, err := New(Spec{Command: []string{filepath.Join(t.TempDir(), "none")}, Offers: []wire.Offer{{Phase: wire.PhaseHandle, Name: "admit"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
