@@ -121,7 +121,7 @@ func rungs(t *testing.T, f func(t *testing.T, rung string)) {
 	for _, rung := range tree.Rungs() {
 		// Each user has one way to a PID namespace, and not the other.
 		other := map[bool]string{true: "pidns-user", false: "pidns"}[os.Geteuid() == 0]
-		if rung == "group" || rung == "job" || rung == other {
+		if rung == "group" || strings.HasPrefix(rung, "job") || rung == other {
 			continue
 		}
 		t.Run(rung, func(t *testing.T) {

@@ -84,8 +84,7 @@ func TestWithoutAJobObjectTheySurvive(t *testing.T) {
 				t.Error("nobody holds the pipe")
 			default:
 			}
-			x.killAll() // by handle
-			x.end()
+			x.killAll() // by handle; the console's own process may hold the pipe for a while
 		})
 	}
 }
@@ -93,6 +92,9 @@ func TestWithoutAJobObjectTheySurvive(t *testing.T) {
 // The last handle's close alone is an end.
 func TestLastHandleClosedTakesTheTree(t *testing.T) {
 	for _, v := range victims(t) {
+		if v.name != "daemon" && v.name != "nested" && v.name != "wide" {
+			continue // the engine's death, above, is the same to the system
+		}
 		t.Run(v.name, func(t *testing.T) {
 			x := newWitness(t)
 			stdin, _ := pipe(t)

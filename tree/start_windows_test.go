@@ -320,12 +320,12 @@ func TestUsage(t *testing.T) {
 	if err != nil || uerr != nil || last.Processes != 0 || last.User+last.System < u.User+u.System {
 		t.Errorf("after the end: %+v, %v, %v", last, err, uerr)
 	}
-	if status := tree.Status(); status.User+status.System < 200*time.Millisecond || status.MaxRSS < 1<<20 {
-		t.Errorf("%+v", status)
-	}
 	if onWine() {
-		t.Log("not tested here: Wine 8 counts no CPU time for a job object")
+		t.Log("not tested here: Wine 8 counts no CPU time for a job object, nor for a process that has ended")
 		return
+	}
+	if status := tree.Status(); status.User+status.System < 200*time.Millisecond || status.MaxRSS < 1<<20 {
+		t.Errorf("%#v", status)
 	}
 	if u.User+u.System < 400*time.Millisecond {
 		t.Errorf("%+v: the child that has ended is missing", u)
@@ -440,6 +440,9 @@ func TestGivenUpStartLeavesNothing(t *testing.T) {
 func TestRoundsLeaveNothing(t *testing.T) {
 	for _, rung := range Rungs() {
 		before, rounds := 0, 40
+		if rung == "job-late" {
+			rounds = 20 // it has no handle more
+		}
 		for i := range rounds {
 			if i == 10 { // the first ones may still open the runtime's own
 				before = openDescriptors()
