@@ -200,8 +200,7 @@ func (l *life) bounded(ctx context.Context, piece func() error) error {
 	return judge(err, j)
 }
 
-// interrupt ends the wire because ctx has ended. Where pipes have no deadlines, the kill is what ends the calls; it looks
-// at the tree first, and the dispatch does not wait for that.
+// interrupt ends the wire because ctx has ended. The kill looks at the tree first, and the dispatch does not wait for that.
 func (l *life) interrupt(ctx context.Context) {
 	why := "cancel"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

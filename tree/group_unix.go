@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -14,7 +15,8 @@ import (
 
 // processGroup holds the tree by its process group. What calls setsid or setpgid escapes, so nothing is promised of
 // descendants that do; the group itself is proved empty. On Linux a Kill also sweeps up the escapees whose parents lead
-// back to the command while it lives; what has forked twice cannot be found any more.
+// back to the command while it lives; what has forked twice cannot be found any more. On macOS one look after the end of the
+// group also kills who still has the tree's mark in its environment.
 func processGroup() rung {
 	return rung{
 		name:     "group",
@@ -28,6 +30,7 @@ func processGroup() rung {
 // command has not been reaped: so the group is killed while the command is a zombie, and never after.
 type grouped struct {
 	process *os.Process
+	mark    string         // an entry of the command's environment, by which its descendants are found; empty where they are not
 	stops   chan os.Signal // nil if nobody asks
 	done    chan struct{}  // closed when the command has been reaped
 	status  Status
@@ -47,8 +50,11 @@ func startGroup(_ context.Context, s *Spec) (holder, error) {
 	if s.Foreground != nil {
 		attr.Foreground, attr.Ctty = true, int(s.Foreground.Fd())
 	}
-	process, err := os.StartProcess(s.Path, s.Args, &os.ProcAttr{Dir: s.Dir, Env: s.Env, Files: files,
-		Sys: attr})
+	env, mark := s.Env, newMark()
+	if mark != "" {
+		env = append(slices.Clone(env), mark)
+	}
+	process, err := os.StartProcess(s.Path, s.Args, &os.ProcAttr{Dir: s.Dir, Env: env, Files: files, Sys: attr})
 	if err != nil {
 		if _, bad := os.Stat(s.Dir); s.Dir != "" && bad != nil {
 			// The runtime blames the command. Stat's error has the folder's path.
@@ -56,7 +62,7 @@ func startGroup(_ context.Context, s *Spec) (holder, error) {
 		}
 		return nil, err
 	}
-	g := &grouped{process: process, done: make(chan struct{})}
+	g := &grouped{process: process, mark: mark, done: make(chan struct{})}
 	if !s.NewSession {
 		g.stops = make(chan os.Signal, 1)
 	}
@@ -139,6 +145,9 @@ func (g *grouped) empty() error {
 	g.mu.Lock()
 	swept := g.swept
 	g.mu.Unlock()
+	if g.mark != "" {
+		swept = slices.Concat(swept, sweepMarked(g.mark))
+	}
 	for pause := 50 * time.Microsecond; ; pause = min(pause*2, 20*time.Millisecond) {
 		switch err := syscall.Kill(-g.process.Pid, 0); {
 		case errors.Is(err, syscall.ESRCH) && !anyAlive(swept):
