@@ -191,9 +191,9 @@ func startBystander(t *testing.T, x *witness) (pid int, process windows.Handle, 
 
 // Somebody else's process of the same user lives through every end.
 func TestBystanderLives(t *testing.T) {
-	bystander := newWitness(t)
-	_, process, told := startBystander(t, bystander)
 	for _, rung := range Rungs() {
+		bystander := newWitness(t)
+		_, process, told := startBystander(t, bystander)
 		for _, end := range []string{"kill", "exit", "engine"} {
 			v := tried{name: "daemon", ready: 2}
 			switch end {
@@ -219,13 +219,13 @@ func TestBystanderLives(t *testing.T) {
 				t.Fatalf("the bystander died of %s on %s", end, rung)
 			}
 		}
-	}
-	told.Close()
-	var code uint32
-	if event, err := windows.WaitForSingleObject(process, uint32(patience/time.Millisecond)); err != nil || event != 0 {
-		t.Fatal("the bystander does not end", event, err)
-	}
-	if windows.GetExitCodeProcess(process, &code); code != 3 {
-		t.Errorf("the bystander: %d", code)
+		told.Close()
+		var code uint32
+		if event, err := windows.WaitForSingleObject(process, uint32(patience/time.Millisecond)); err != nil || event != 0 {
+			t.Fatal("the bystander does not end", event, err)
+		}
+		if windows.GetExitCodeProcess(process, &code); code != 3 {
+			t.Errorf("the bystander: %d", code)
+		}
 	}
 }

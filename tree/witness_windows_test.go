@@ -100,7 +100,7 @@ func (x *witness) note(line string) {
 // ready waits until n processes of the victim have said that they are there.
 func (x *witness) ready(n int) {
 	x.t.Helper()
-	limit := time.After(patience)
+	limit := time.After(victim.Lifetime) // under Wine a start may take long
 	for range n {
 		select {
 		case line := <-x.lines:
