@@ -114,7 +114,7 @@ func failedStart(err error) verdict {
 	case errors.As(err, &sig):
 		return verdict{code: exitSignal + int(sig.sig), die: sig.sig, err: sig}
 	case errors.As(err, &level):
-		return verdict{code: exitOwn, err: refused(level)}
+		return verdict{code: exitOwn, err: noLevel(level)}
 	case isPathError(err) && errors.Is(err, fs.ErrNotExist):
 		return verdict{code: exitNotFound, err: unpathed(err)}
 	case isPathError(err):
@@ -134,8 +134,8 @@ func unpathed(err error) error {
 	return &runError{says: "cannot run " + shellName(path.Path) + ": " + says, err: err}
 }
 
-// refused tells each rung's reason on a line of its own.
-func refused(level *tree.LevelError) error {
+// noLevel tells each rung's reason on a line of its own.
+func noLevel(level *tree.LevelError) error {
 	says := "level " + level.Wanted.String() + " is not to be had here"
 	if level.Rung != "" {
 		says = "rung " + level.Rung + " is not to be had here"
