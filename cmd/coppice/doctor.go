@@ -90,7 +90,7 @@ func printReport(w io.Writer, r *doctor.Report) error {
 	for _, fault := range r.Faults {
 		fmt.Fprintf(&b, "\nFAULT  %s\n", printable(fault))
 	}
-	fmt.Fprintf(&b, "\n%s\n", verdict(r))
+	fmt.Fprintf(&b, "\n%s\n", lastLine(r))
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -240,8 +240,8 @@ func hinted(hint string, given map[string]bool) []string {
 	return []string{"       hint: " + hint}
 }
 
-// verdict is the last line.
-func verdict(r *doctor.Report) string {
+// lastLine says where one stands.
+func lastLine(r *doctor.Report) string {
 	switch {
 	case r.Rung == "":
 		return "No tree can be held here."

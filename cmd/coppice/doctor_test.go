@@ -124,7 +124,7 @@ func TestVerdict(t *testing.T) {
 		"You stand on pidns, which says atomic, but that was not seen: do not rely on it.": {Rung: "pidns", Level: tree.Atomic,
 			Rungs: []doctor.Rung{held}},
 	} {
-		if got := verdict(r); got != want {
+		if got := lastLine(r); got != want {
 			t.Errorf("%q, not %q", got, want)
 		}
 	}
