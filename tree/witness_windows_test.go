@@ -310,15 +310,18 @@ func (e *engine) kill() {
 	e.cmd.Wait()
 }
 
-var getProcessHandleCount = windows.NewLazySystemDLL("kernel32.dll").NewProc("GetProcessHandleCount")
+var getHandleInformation = windows.NewLazySystemDLL("kernel32.dll").NewProc("GetHandleInformation")
 
-// openDescriptors counts this process's handles.
-func openDescriptors() int {
-	var n uint32
-	if ok, _, err := getProcessHandleCount.Call(uintptr(windows.CurrentProcess()), uintptr(unsafe.Pointer(&n))); ok == 0 {
-		panic(err)
+// openDescriptors counts this process's handles, by asking for each value that one can have. (GetProcessHandleCount is
+// always 0 on Wine 8.)
+func openDescriptors() (n int) {
+	for handle := uintptr(4); handle < 4*4096; handle += 4 {
+		var flags uint32
+		if ok, _, _ := getHandleInformation.Call(handle, uintptr(unsafe.Pointer(&flags))); ok != 0 {
+			n++
+		}
 	}
-	return int(n)
+	return n
 }
 
 // ownChildren are the processes whose parent is this one.

@@ -14,7 +14,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -66,13 +65,6 @@ func Main() {
 // Names lists the victims.
 func Names() []string {
 	return slices.Sorted(maps.Keys(programs()))
-}
-
-// say writes a line on the witness. One write of this size to a pipe is never torn (pipe(7)).
-func say(words ...string) {
-	if f := os.NewFile(Witness, "witness"); f != nil {
-		io.WriteString(f, strings.Join(words, " ")+"\n")
-	}
 }
 
 // untilTold waits until standard input ends, which is how a test tells the leader of a tree to leave it.
