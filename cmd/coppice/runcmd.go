@@ -241,7 +241,7 @@ func (r *commandRun) run(ctx context.Context) error {
 	cancel()
 	r.screen.lent(t)
 	r.path, r.tree, r.began = path, t, time.Now()
-	var v verdict
+	var v runEnd
 	if err != nil {
 		v = failedStart(err)
 	} else {

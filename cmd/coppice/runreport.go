@@ -51,17 +51,17 @@ type runStatus struct {
 }
 
 // tell says what was cut, writes the report, and returns how run ends in view of that.
-func (r *commandRun) tell(v verdict) verdict {
+func (r *commandRun) tell(v runEnd) runEnd {
 	if line := r.line(); line != "" && !r.options.quiet {
 		fmt.Fprintln(r.io.err, "coppice:", line)
 	}
 	if err := r.report.write(r.io.err, r.sum(v)); err != nil {
-		return verdict{code: exitOwn, err: errors.Join(v.err, fmt.Errorf("write the report: %w", err))}
+		return runEnd{code: exitOwn, err: errors.Join(v.err, fmt.Errorf("write the report: %w", err))}
 	}
 	return v
 }
 
-func (r *commandRun) sum(v verdict) runReport {
+func (r *commandRun) sum(v runEnd) runReport {
 	e := &r.ending
 	out := runReport{Command: r.argv, Path: r.path, Exit: v.code, Ended: e.cause(), Deadline: e.deadline}
 	if v.err != nil {

@@ -150,6 +150,7 @@ func (s *screen) stopped(sig os.Signal) {
 
 // stop stops run and its group.
 func (s *screen) stop(n syscall.Signal) {
+	s.resumed()
 	s.suspended, s.unstopped = n, time.After(stopTimeout)
 	if n == tty.Halt || n == tty.Output && !tty.CatchStops {
 		n = tty.Suspend // SIGSTOP would stop a group that nobody can let go on, and the other is ignored now
@@ -206,9 +207,11 @@ func (s *screen) continued() {
 // goOn is for a run that has tried to stop and was not stopped. Where no key can stop anything the key does nothing; who
 // stopped otherwise waits for the deadline.
 func (s *screen) goOn() {
-	if s.resumed() != tty.Suspend {
-		return
+	s.unstopped = nil
+	if s.suspended != tty.Suspend {
+		return // and if it was stopped after all, the terminal is still to be given back
 	}
+	s.resumed()
 	s.giveBack()
 	s.tree.Signal(tty.Continue) // an error means that it has ended
 }

@@ -107,20 +107,20 @@ func isPathError(err error) bool {
 }
 
 // failedStart is how run ends when nothing of the command has run.
-func failedStart(err error) verdict {
+func failedStart(err error) runEnd {
 	var sig *signalError
 	var level *tree.LevelError
 	switch {
 	case errors.As(err, &sig):
-		return verdict{code: exitSignal + int(sig.sig), die: sig.sig, err: sig}
+		return runEnd{code: exitSignal + int(sig.sig), die: sig.sig, err: sig}
 	case errors.As(err, &level):
-		return verdict{code: exitOwn, err: noLevel(level)}
+		return runEnd{code: exitOwn, err: notToBeHad(level)}
 	case isPathError(err) && errors.Is(err, fs.ErrNotExist):
-		return verdict{code: exitNotFound, err: unpathed(err)}
+		return runEnd{code: exitNotFound, err: unpathed(err)}
 	case isPathError(err):
-		return verdict{code: exitUnexecutable, err: unpathed(err)}
+		return runEnd{code: exitUnexecutable, err: unpathed(err)}
 	}
-	return verdict{code: exitOwn, err: err}
+	return runEnd{code: exitOwn, err: err}
 }
 
 // unpathed says what is wrong with the command in the words of a shell.
@@ -134,8 +134,8 @@ func unpathed(err error) error {
 	return &runError{says: "cannot run " + shellName(path.Path) + ": " + says, err: err}
 }
 
-// noLevel tells each rung's reason on a line of its own.
-func noLevel(level *tree.LevelError) error {
+// notToBeHad tells each rung's reason on a line of its own.
+func notToBeHad(level *tree.LevelError) error {
 	says := "level " + level.Wanted.String() + " is not to be had here"
 	if level.Rung != "" {
 		says = "rung " + level.Rung + " is not to be had here"
@@ -143,7 +143,7 @@ func noLevel(level *tree.LevelError) error {
 	for _, t := range level.Tried {
 		says += "\n  " + t.Rung + ": " + t.Reason
 	}
-	return &runError{says: says + "\n  hint: nothing was executed; ask for less with --level, or for another --rung", err: level}
+	return &runError{says: says + "\n  hint: nothing was executed; `coppice doctor` tells what would lift that", err: level}
 }
 
 // runError has words of its own for an error.

@@ -61,8 +61,8 @@ func (e *ending) cause() string {
 	return "exit"
 }
 
-// verdict is how run ends.
-type verdict struct {
+// runEnd is how run ends.
+type runEnd struct {
 	code  int
 	die   syscall.Signal // die of it, having cleaned up; code is for where that cannot be done
 	whole bool           // the signal is for the whole of run's process group
@@ -105,11 +105,11 @@ func (w *signalWatch) stop() {
 }
 
 // supervise sees the command to its end.
-func (r *commandRun) supervise() verdict {
+func (r *commandRun) supervise() runEnd {
 	if r.confined() && !r.tree.Facts().Limited {
 		r.cut("unlimited")
 		r.conclude()
-		return verdict{code: exitOwn, err: errors.New("rung " + r.tree.Facts().Rung + " sets no limits and no --no-new-privs")}
+		return runEnd{code: exitOwn, err: errors.New("rung " + r.tree.Facts().Rung + " sets no limits and no --no-new-privs")}
 	}
 	var deadline <-chan time.Time
 	if d := time.Duration(r.options.deadline); d > 0 {
@@ -119,10 +119,10 @@ func (r *commandRun) supervise() verdict {
 		select {
 		case <-r.tree.Exited():
 			r.conclude()
-			return r.verdict()
+			return r.runEnd()
 		case <-r.ending.giveUp:
 			r.conclude()
-			return r.verdict()
+			return r.runEnd()
 		case <-deadline:
 			r.ask(syscall.SIGTERM, true)
 		case <-r.ending.cutAt:
@@ -190,21 +190,21 @@ func (r *commandRun) conclude() {
 	e.usage.User, e.usage.System = max(e.usage.User, e.status.User), max(e.usage.System, e.status.System)
 }
 
-// verdict is what timeout(1) would make of it, and 125 for a tree that was not proved gone.
-func (r *commandRun) verdict() verdict {
+// runEnd is what timeout(1) would make of it, and 125 for a tree that was not proved gone.
+func (r *commandRun) runEnd() runEnd {
 	e := &r.ending
 	died := e.status.Signal
 	switch {
 	case e.err != nil:
-		return verdict{code: exitOwn, err: e.err}
+		return runEnd{code: exitOwn, err: e.err}
 	case e.deadline:
-		return verdict{code: exitDeadline}
+		return runEnd{code: exitDeadline}
 	case e.status.Known && died == 0:
-		return verdict{code: e.status.Code}
+		return runEnd{code: e.status.Code}
 	case e.asked != 0 && (!e.status.Known || e.cut):
 		died = e.asked // and not of the cut
 	case !e.status.Known:
 		died = syscall.SIGKILL // somebody else has killed the whole tree
 	}
-	return verdict{code: exitSignal + int(died), die: died, whole: r.screen.keyed(died) && e.asked == 0}
+	return runEnd{code: exitSignal + int(died), die: died, whole: r.screen.keyed(died) && e.asked == 0}
 }
