@@ -135,7 +135,7 @@ func (c *console) types(keys string) {
 func (c *console) sees(re string) []string {
 	c.t.Helper()
 	compiled := regexp.MustCompile("(?s)" + re)
-	late := time.After(patience / 4)
+	late := time.After(patience)
 	for {
 		c.mu.Lock()
 		rest, change := c.text.Bytes()[c.read:], c.change

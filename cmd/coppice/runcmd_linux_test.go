@@ -66,7 +66,7 @@ func TestRunIgnored(t *testing.T) {
 
 // TestRunWithoutTerminal: as from cron, with no terminal at all and nothing to read. A command that stops itself stops
 // nobody else there, and its deadline holds.
-// Red for the deadline with stopped following the command without a terminal, and SIGSTOP in the place of SIGTSTP.
+// Red with stopped following the command also there, by SIGSTOP: nobody lets run go on.
 func TestRunWithoutTerminal(t *testing.T) {
 	eachRung(t, func(t *testing.T, rung string) {
 		cmd := exec.Command("coppice", "run", "--rung", rung, "--deadline", "1s", "--grace", "100ms", "--quiet", "--", "sh", "-c",

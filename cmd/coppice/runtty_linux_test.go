@@ -15,7 +15,7 @@ const listener = `trap "echo got-INT" INT; trap "echo got-WINCH" WINCH; trap "ec
 	`echo ready; while :; do read x && echo "<$x>" && [ "$x" = q ] && exit 0; done`
 
 // TestRunKey: ^C is delivered once, and to the command alone: it goes on where the command does.
-// Red with the terminal not lent (run hands INT on and cuts after the grace), and with a relay of INT while it is lent.
+// Red with the terminal not lent: run hands INT on, and cuts.
 func TestRunKey(t *testing.T) {
 	eachRung(t, func(t *testing.T, rung string) {
 		c := atConsole(t, "coppice", "run", "--rung", rung, "--grace", "0", "--deadline", "60", "--", "sh", "-c", listener)
@@ -48,7 +48,7 @@ func TestRunResize(t *testing.T) {
 }
 
 // TestRunStop: ^Z stops the command and run, so that the shell has the terminal; fg lets both go on, and the command reads.
-// Red with the stop not handed on (the shell never shows its prompt), and with the terminal not given back after it.
+// Red with the stop not followed, or with the Go runtime's handler left in place for it: the shell never shows its prompt.
 func TestRunStop(t *testing.T) {
 	eachRung(t, func(t *testing.T, rung string) {
 		c := bashAt(t)
@@ -87,7 +87,6 @@ func TestRunStopTold(t *testing.T) {
 }
 
 // TestRunBackground: in the background the command stops when it reads, as any does, and fg gives it the terminal.
-// Red with the command's group left out of the foreground by continued.
 func TestRunBackground(t *testing.T) {
 	eachRung(t, func(t *testing.T, rung string) {
 		c := bashAt(t)
@@ -124,6 +123,7 @@ func TestRunForegrounded(t *testing.T) {
 }
 
 // TestRunShell: an interactive shell in run has its own job control.
+// Red with the terminal not given back when run goes on: the shell, which nothing stops for reading, reads an error.
 func TestRunShell(t *testing.T) {
 	eachRung(t, func(t *testing.T, rung string) {
 		c := bashAt(t)
@@ -165,7 +165,7 @@ func TestRunModes(t *testing.T) {
 	eachRung(t, func(t *testing.T, rung string) {
 		c := newConsole(t)
 		before := c.modes()
-		c.start(exec.Command("coppice", "run", "--rung", rung, "--deadline", "60", "--grace", "1ms", "--", "vi", "-u", "NONE"))
+		c.start(exec.Command("coppice", "run", "--rung", rung, "--deadline", "60", "--grace", "0", "--", "vi", "-u", "NONE"))
 		c.sees("~")
 		if !eventually(patience, func() bool { return !c.cooked() }) {
 			t.Fatal("vi is not in its own modes")
@@ -236,7 +236,7 @@ func TestRunLoop(t *testing.T) {
 }
 
 // TestRunPipeline: on either side of a pipe, with a neighbour that needs the terminal or not.
-// The pager was seen red with moved deaf to SIGTTIN and SIGTTOU: the shell showed the job stopped.
+// The pager was seen red with moved deaf to SIGTTIN and SIGTTOU, and with restore not letting it go on.
 func TestRunPipeline(t *testing.T) {
 	c := bashAt(t)
 	c.says("coppice run -- seq 100000 | head -1", `1\r\n\$ $`)
