@@ -15,6 +15,7 @@ import (
 
 	"coppice.dev/coppice/internal/shim"
 	"coppice.dev/coppice/internal/victim"
+	"golang.org/x/sys/unix"
 )
 
 // Observer is the outer end of one tree's witness. It is safe for concurrent use.
@@ -23,6 +24,7 @@ type Observer struct {
 	Hold *os.File
 
 	inode string
+	born  uint64 // when it was made, as /proc counts start times: nobody older can hold the pipe
 	eof   chan struct{}
 
 	mu    sync.Mutex
@@ -33,6 +35,9 @@ type Observer struct {
 	ended time.Time
 	news  chan struct{} // closed, and made anew, with each line
 }
+
+// ticks are the nanoseconds of a tick of start times, on every architecture that Go knows (time(7)).
+const ticks = 10e6
 
 // maxTold bounds what is kept of a victim's words.
 const maxTold = 1000
@@ -47,7 +52,11 @@ func New() (*Observer, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Close(), w.Close())
 	}
-	o := &Observer{Hold: w, inode: inode, eof: make(chan struct{}), news: make(chan struct{})}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return nil, errors.Join(err, r.Close(), w.Close())
+	}
+	o := &Observer{Hold: w, inode: inode, born: uint64(now.Nano()) / ticks, eof: make(chan struct{}), news: make(chan struct{})}
 	go o.read(r)
 	return o, nil
 }
@@ -193,7 +202,7 @@ func (o *Observer) holders(ours func(pid int) bool) []shim.Process {
 			continue
 		}
 		p, ok := shim.Read(pid)
-		if !ok || p.Dead() {
+		if !ok || p.Dead() || p.Start < o.born {
 			continue
 		}
 		if p.State == 'Z' {

@@ -87,7 +87,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	f.IntVar(&o.uid, "uid", os.Geteuid(), "run the tool as this user and group; for root")
 	f.DurationVar(&o.deadline, "deadline-in-tool", 0, "the deadline that the tool's own arguments set; without it that end is left out")
-	f.DurationVar(&o.patience, "patience", 3*time.Second, "how long after an end who is still there has survived it")
+	f.DurationVar(&o.patience, "patience", 3*time.Second, "who is still there when for so long nobody more has ended has survived")
 	ends := f.String("ends", "exit,term,kill", "the ends to go through")
 	victims := f.String("victims", "", "the victims to run (default: all)")
 	f.BoolVar(&o.json, "json", false, "print JSON in place of the table")

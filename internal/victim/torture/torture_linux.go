@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -134,14 +135,25 @@ func one(ctx context.Context, o *options, exe string, c victim.Case, end string)
 		out.Note = "the victim stopped the tool"
 	}
 	begun := t.bring(ctx, end, o.deadline)
-	limit, cancel := context.WithDeadline(ctx, begun.Add(o.patience))
-	defer cancel()
-	left, at := x.Outlive(limit)
+	left, at := outlive(ctx, x, o.patience)
 	for _, p := range left {
 		out.Left = append(out.Left, p.Name)
 	}
 	out.Took, out.Told = max(at.Sub(begun), 0), x.Told()
 	return out, nil
+}
+
+// outlive waits until nobody is left, or until for the whole of patience nobody more has ended: on a busy host three hundred
+// take their time to die.
+func outlive(ctx context.Context, x *observer.Observer, patience time.Duration) (left []shim.Process, at time.Time) {
+	for before := math.MaxInt; ; before = len(left) {
+		limit, cancel := context.WithTimeout(ctx, patience)
+		left, at = x.Outlive(limit)
+		cancel()
+		if len(left) == 0 || len(left) >= before || ctx.Err() != nil {
+			return left, at
+		}
+	}
 }
 
 // started is a tool with its victim.
