@@ -20,7 +20,7 @@ func systemPrograms() map[string]program {
 		"killer":      attacker("killer"), "killer-inner": killer, "stopper": attacker("stopper"), "stopper-inner": stopper,
 		"tracer": attacker("tracer"), "tracer-inner": tracer, "rewriter": attacker("rewriter"), "rewriter-inner": rewriter,
 		"starver": attacker("starver"), "starver-inner": starver, "choker": attacker("choker"), "choker-inner": choker,
-		"inspect": inspect,
+		"inspect": inspect, "carried": carried,
 	}
 }
 
@@ -48,6 +48,16 @@ func statOf(pid string) []string {
 }
 
 func formatNano(n int64) string { return strconv.FormatInt(n, 10) }
+
+// carried is another victim, for which standard output is the witness: not every tool leaves more descriptors to its
+// command than the first three.
+func carried(args []string) int {
+	if err := unix.Dup3(1, Witness, 0); err != nil {
+		fail("carry", err)
+	}
+	fail("carry", syscall.Exec("/proc/self/exe", Args(args[0], args[1:]...), os.Environ()))
+	return 1
+}
 
 // adopter is a subreaper of its own: what becomes an orphan below it comes to it, and not to who holds the tree.
 func adopter([]string) int {

@@ -3,7 +3,7 @@
 //	go run ./internal/victim/torture [flags] -- TOOL ARG...
 //
 // The victim's own words are appended to the tool's, or put where one of them is {}. The tool has to leave standard
-// input and descriptor 3 to its command. The ends are the command's own exit (exit), SIGTERM for the tool (term),
+// input and output to its command, and output alone. The ends are the command's own exit (exit), SIGTERM for the tool (term),
 // SIGKILL for the tool (kill), and the tool's deadline where it has one (deadline). Whoever is left is killed afterwards.
 //
 // Exit status: 0 if nobody was left anywhere, 1 if somebody was, 2 if the comparison could not be made.

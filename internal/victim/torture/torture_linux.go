@@ -166,7 +166,7 @@ type started struct {
 }
 
 func start(o *options, witness *os.File, exe string, c victim.Case) (*started, error) {
-	words := append([]string{exe}, victim.Args(c.Name, c.Args...)[1:]...)
+	words := append([]string{exe}, victim.Args("carried", append([]string{c.Name}, c.Args...)...)[1:]...)
 	argv := slices.Clone(o.tool)
 	if i := slices.Index(argv, "{}"); i >= 0 {
 		argv = slices.Replace(argv, i, i+1, words...)
@@ -179,7 +179,7 @@ func start(o *options, witness *os.File, exe string, c victim.Case) (*started, e
 	if o.uid != os.Geteuid() {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(o.uid), Gid: uint32(o.uid)}
 	}
-	cmd.Dir, cmd.Env, cmd.ExtraFiles = "/", []string{"PATH=" + os.Getenv("PATH"), "HOME=/"}, []*os.File{witness}
+	cmd.Dir, cmd.Env, cmd.Stdout = "/", []string{"PATH=" + os.Getenv("PATH"), "HOME=/"}, witness
 	r, w, err := os.Pipe() // not StdinPipe: its end is not to wait for anybody
 	if err != nil {
 		return nil, err
