@@ -20,10 +20,13 @@ var errUnguarded = errors.New("a process of the same user can open the engine an
 // jobObject holds the tree in a job object that kills when its last handle closes, and that nobody may break away from. The
 // command is born in it, so that it dies with the engine at any moment of its life. Job objects nest (Windows 8): the
 // engine may be a member of one itself, and a member may make its own.
+//
+// Of a worker that means harm that is not true, for the reasons in errUnguarded: so it is not reported as safe against the
+// engine's death.
 func jobObject() rung {
 	return rung{
 		name:     "job",
-		loose:    standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Transparent: true}},
+		loose:    standing{Atomic, Facts{BornInside: true, Transparent: true}},
 		possible: func(*Spec) error { return nil },
 		start: func(ctx context.Context, s *Spec) (holder, error) {
 			return startJob(ctx, s, func(files []*os.File, job windows.Handle) (*windows.ProcessInformation, error) {

@@ -100,16 +100,15 @@ func TestStartRefusesLess(t *testing.T) {
 func TestFacts(t *testing.T) {
 	for _, c := range []struct {
 		rung    string
-		safe    bool
 		spec    Spec
 		limited bool
 	}{
-		{"job", true, Spec{}, true},
-		{"job-late", false, Spec{}, true},
-		{"job", true, Spec{Limits: Limits{NoCore: true, Data: 1 << 30, Tasks: 100}}, true},
-		{"job", true, Spec{Limits: Limits{Files: 100}}, false},
-		{"job", true, Spec{Limits: Limits{File: 100}}, false},
-		{"job", true, Spec{DropCapabilities: true}, false},
+		{"job", Spec{}, true},
+		{"job-late", Spec{}, true},
+		{"job", Spec{Limits: Limits{NoCore: true, Data: 1 << 30, Tasks: 100}}, true},
+		{"job", Spec{Limits: Limits{Files: 100}}, false},
+		{"job", Spec{Limits: Limits{File: 100}}, false},
+		{"job", Spec{DropCapabilities: true}, false},
 	} {
 		spec := c.spec
 		spec.Path, spec.Args, spec.Rung = executable(t), victim.Args("arguments"), c.rung
@@ -121,7 +120,7 @@ func TestFacts(t *testing.T) {
 			t.Errorf("%v, %v", status, err)
 		}
 		f := tree.Facts()
-		if tree.Level() != Atomic || f.Rung != c.rung || f.HostDeathSafe != c.safe || !f.BornInside || f.Limited != c.limited || f.Guarded {
+		if tree.Level() != Atomic || f.Rung != c.rung || f.HostDeathSafe || !f.BornInside || f.Limited != c.limited || f.Guarded {
 			t.Errorf("%+v: level %s, %+v", c.spec, tree.Level(), f)
 		}
 	}
@@ -332,7 +331,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// Red with the ActiveProcessLimit left out of jobLimits.
+// Not seen red: Wine 8 does not enforce this limit, so the test is skipped there, and has run nowhere else.
 func TestTasksAreLimited(t *testing.T) {
 	if onWine() {
 		t.Skip("Wine 8 enforces no limit of a job object")
