@@ -55,7 +55,7 @@ func condition(name string) (bool, error) {
 	if name != "nested" {
 		return false, fmt.Errorf("no condition %q", name)
 	}
-	return exec.Command("unshare", "-U", "-r", "sh", "-c", "echo 0 > /proc/sys/user/max_pid_namespaces").Run() == nil, nil
+	return exec.Command("unshare", "-U", "-r", "-m", "sh", "-c", "mount -t tmpfs none /sys/fs/cgroup && echo 0 > /proc/sys/user/max_pid_namespaces").Run() == nil, nil
 }
 
 // background are the commands that a script started.
