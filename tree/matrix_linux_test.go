@@ -36,13 +36,13 @@ func full() bool { return os.Getenv("COPPICE_MATRIX") == "full" }
 
 // TestMatrix runs victims through ends on every rung that the user has, as root and as another user, each time with an
 // engine of its own, and prints what an outside observer saw. What a tree's level and facts promise has to hold; elsewhere
-// the table says what escapes. COPPICE_MATRIX=full runs every victim through every end; otherwise each through one, and the daemon through
-// all.
+// the table says what escapes. COPPICE_MATRIX=full runs every victim through every end; otherwise each through one, and
+// the daemon through all.
 //
-// Red, in the short form already: with shimmed.kill returning at once (cancel, deadline); with beginCut("exit") removed (exit);
-// with the engine's pidfd and the end of the socket left out of shim.watch (engine); without CLONE_NEWPID (shim); with the
-// calls of ignore removed (killer, everywhere); with Dead looking at the state alone (leaderless, on a subreaper); with
-// clone3 left out of the guard's filter (mover, on a cgroup).
+// Red with shimmed.kill returning at once (deadline, cancel); with beginCut("exit") removed (exit); with the engine's pidfd
+// and the end of the socket left out of shim.watch (engine); without CLONE_NEWPID (every end); with the body of ignore removed
+// (killer, on pidns-user: elsewhere the guard stands before it); with Dead looking at the state alone (leaderless, on a
+// subreaper); with clone3 left out of the guard's filter (mover, on a cgroup).
 func TestMatrix(t *testing.T) {
 	cases, err := victim.Cases()
 	if err != nil {
@@ -161,6 +161,7 @@ type cell struct {
 	victim.Case
 	rung, end string
 
+	born    time.Time
 	started started
 	ended   *ended         // nil if the engine had no chance to say it
 	note    string         // what the victim did to the engine
@@ -178,6 +179,7 @@ func (c *cell) run(m *matrix) observer.Outcome {
 	if err != nil {
 		m.t.Fatal(err)
 	}
+	c.born = time.Now()
 	e, err := launchEngine(x, c.rung, m.uid, m.exe, c.Case)
 	if err != nil {
 		m.t.Fatal(err)
@@ -203,11 +205,12 @@ func (c *cell) run(m *matrix) observer.Outcome {
 	begun := time.Now()
 	c.act(m.t.Context(), e, shims)
 	if c.ended != nil {
-		there := observer.Exists
+		c.undead = slices.DeleteFunc(slices.Clone(tree), func(p shim.Process) bool { return !observer.Exists(p) })
 		if c.end == "shim" {
-			there = observer.Lives // its dead may be left to the host's init, whenever that collects them
+			// Its dead may be left to the host's init, whenever that collects them, and the init of a namespace that the
+			// victim made is there until the last of its own has gone: it holds nothing any more.
+			c.undead = x.Holders()
 		}
-		c.undead = slices.DeleteFunc(slices.Clone(tree), func(p shim.Process) bool { return !there(p) })
 	}
 	out.Took = max(c.observe(m, x, seen).Sub(begun), 0) // it may have been over before
 	for _, p := range c.left {
@@ -285,6 +288,9 @@ func (c *cell) observe(m *matrix, x *observer.Observer, seen []shim.Process) tim
 	defer cancel()
 	left, at := x.Outlive(ctx)
 	c.left = left
+	if len(left) == 0 && at.Sub(c.born) >= victim.Lifetime {
+		c.fault("it took %v, and may have ended by itself: this host is too busy", at.Sub(c.born))
+	}
 	if len(left) == 0 {
 		for _, p := range seen { // the shims among them, which hold no pipe
 			for observer.Lives(p) && ctx.Err() == nil {

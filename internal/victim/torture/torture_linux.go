@@ -136,6 +136,9 @@ func one(ctx context.Context, o *options, exe string, c victim.Case, end string)
 	}
 	begun := t.bring(ctx, end, o.deadline)
 	left, at := outlive(ctx, x, o.patience)
+	if len(left) == 0 && at.Sub(t.born) >= victim.Lifetime {
+		return out, fmt.Errorf("%w in time: it may have ended by itself", errNotUp)
+	}
 	for _, p := range left {
 		out.Left = append(out.Left, p.Name)
 	}
