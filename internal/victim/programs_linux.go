@@ -55,7 +55,11 @@ func carried(args []string) int {
 	if err := unix.Dup3(1, Witness, 0); err != nil {
 		fail("carry", err)
 	}
-	fail("carry", syscall.Exec("/proc/self/exe", Args(args[0], args[1:]...), os.Environ()))
+	exe, err := os.Executable()
+	if err == nil {
+		err = syscall.Exec(exe, Args(args[0], args[1:]...), os.Environ())
+	}
+	fail("carry", err)
 	return 1
 }
 
