@@ -65,7 +65,7 @@ func NewTrigger() (int, error) {
 }
 
 func number(s string) (int, bool) {
-	if s == "" || len(s) > 6 {
+	if s == "" || len(s) > 9 { // pids have up to 7 digits (proc_sys_kernel(5))
 		return 0, false
 	}
 	n := 0
