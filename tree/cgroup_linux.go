@@ -87,8 +87,8 @@ func engineName() (string, error) {
 		return "", err
 	}
 	p, ok := shim.Read(os.Getpid())
-	if !ok {
-		return "", errors.New("no /proc of the engine's own PID namespace")
+	if !ok || !shim.OwnProc() {
+		return "", errNoProc
 	}
 	namespace = strings.Trim(strings.TrimPrefix(namespace, "pid:"), "[]")
 	return fmt.Sprintf("%s-%d-%d", namespace, p.Pid, p.Start), nil

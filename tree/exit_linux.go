@@ -2,6 +2,7 @@ package tree
 
 import (
 	"os"
+	"slices"
 	"syscall"
 	"time"
 	"unsafe"
@@ -92,22 +93,36 @@ func groupMembers(group int, leader bool) []Member {
 			}
 		}
 	}
-	add(shim.InGroup(group))
+	members := shim.InGroup(group)
+	if !leader && another(group, members) {
+		return nil
+	}
+	add(members)
 	if leader {
 		add(shim.Descendants(group))
 	}
 	return out
 }
 
-// allDead says whether the group has members and every one of them is a zombie.
+// allDead says whether the group, whose leader has been collected, is over: its members are zombies, or its number is
+// another's.
 func allDead(group int) bool {
 	members := shim.InGroup(group)
+	if another(group, members) {
+		return true
+	}
 	for _, p := range members {
 		if !p.Dead() {
 			return false
 		}
 	}
 	return len(members) > 0
+}
+
+// another says whether the number of a group whose leader has been collected has been given away again. It has if there is a
+// leader: the kernel keeps a number for as long as it is that of any process, group or session.
+func another(group int, members []shim.Process) bool {
+	return slices.ContainsFunc(members, func(p shim.Process) bool { return p.Pid == group })
 }
 
 // sweep kills the leader's descendants that are in other groups, as one read of /proc shows them. Members of the group

@@ -155,7 +155,7 @@ func (g *grouped) empty() error {
 		case errors.Is(err, syscall.ESRCH):
 		case err != nil && !errors.Is(err, syscall.EPERM):
 			return fmt.Errorf("look at process group %d: %w", g.process.Pid, err)
-		case allDead(g.process.Pid) && !anyAlive(swept):
+		case allDead(g.process.Pid) && !anyAlive(swept): // or the number is another's
 			return nil
 		}
 		time.Sleep(pause)

@@ -436,14 +436,23 @@ func (h *shimmed) members() ([]Member, error) {
 	if h.dead {
 		return nil, nil
 	}
+	if !shim.OwnProc() {
+		return nil, errNoProc
+	}
 	return descendants(h.process.Pid), nil
 }
+
+// errNoProc is the reason why nobody can be seen.
+var errNoProc = errors.New("/proc is not there, or is that of another PID namespace")
 
 func (h *shimmed) usage() (Usage, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.dead {
 		return Usage{}, nil
+	}
+	if !shim.OwnProc() {
+		return Usage{}, errNoProc
 	}
 	u := sampled(h.process.Pid, false)
 	if h.leaf != nil {

@@ -93,8 +93,23 @@ func parseStat(b []byte) (p Process, ok bool) {
 	return p, false
 }
 
-// all reads every process of /proc once.
+// OwnProc says whether /proc is there and shows this process's own PID namespace. Where it is that of an outer one, the
+// numbers in it name others.
+func OwnProc() bool {
+	var b [16]byte
+	n, err := unix.Readlink("/proc/self", b[:])
+	if err != nil {
+		return false
+	}
+	pid, ok := number(string(b[:n]))
+	return ok && pid == unix.Getpid()
+}
+
+// all reads every process of /proc once; nothing of a /proc that is another namespace's.
 func all() []Process {
+	if !OwnProc() {
+		return nil
+	}
 	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil

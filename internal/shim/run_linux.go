@@ -159,6 +159,9 @@ func (s *shim) start(deaf uint64) {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			s.fail(StepReap, err)
 		}
+		if !OwnProc() {
+			s.fail(StepLook, unix.ENOENT)
+		}
 		s.openChildren()
 	}
 	if s.spec.Dir != "" {
@@ -340,12 +343,12 @@ func (s *shim) cut() {
 		if s.cgroupKill >= 0 {
 			unix.Write(s.cgroupKill, []byte("1"))
 		}
-		if blind() {
+		found := Descendants(unix.Getpid())
+		for _, p := range found {
+			p.Kill()
+		}
+		if len(found) == 0 && (s.children >= 0 || blind()) {
 			s.killChildren()
-		} else {
-			for _, p := range Descendants(unix.Getpid()) {
-				p.Kill()
-			}
 		}
 		unix.Nanosleep(&pause, nil)
 		pause.Nsec = min(pause.Nsec*2, 20e6)
@@ -372,8 +375,9 @@ func (s *shim) openChildren() {
 	}
 }
 
-// killChildren kills what the shim can still see when it can open nothing any more: its own children. The children of
-// those come up to it when they die. No child's pid is set free meanwhile, since only collect does that.
+// killChildren kills what the shim still has when /proc shows it nobody: its own children. It can be that it may open
+// nothing any more, or that /proc hides from it who is not dumpable (hidepid of proc(5)). The children of those come up
+// to it when they die. No child's pid is set free meanwhile, since only collect does that.
 func (s *shim) killChildren() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -117,6 +117,7 @@ const (
 	StepLimits
 	StepDir
 	StepExec
+	StepLook
 )
 
 func (s Step) String() string {
@@ -143,6 +144,8 @@ func (s Step) String() string {
 		return "entering the working folder"
 	case StepExec:
 		return "executing the command"
+	case StepLook:
+		return "looking for the processes of its own PID namespace in /proc"
 	}
 	return "an unknown step"
 }
