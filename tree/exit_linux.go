@@ -24,8 +24,10 @@ func awaitExit(p *os.Process, stops chan<- os.Signal) error {
 		return awaitStops(p.Pid, stops)
 	}
 	var f *os.File
-	err := p.WithHandle(func(handle uintptr) {
-		fd, err := unix.FcntlInt(handle, unix.F_DUPFD_CLOEXEC, 0)
+	err := p.WithHandle(func(uintptr) {
+		// One of our own: a duplicate of the handle would share its O_NONBLOCK, with which waitid(2) does not wait, and a
+		// child that somebody traces stays uncollected until its tracer lets go of it.
+		fd, err := unix.PidfdOpen(p.Pid, 0)
 		if err == nil && unix.SetNonblock(fd, true) == nil {
 			f = os.NewFile(uintptr(fd), "pidfd")
 		}
