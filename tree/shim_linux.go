@@ -140,11 +140,12 @@ func startShim(ctx context.Context, s *Spec, st stage) (holder, error) {
 	return h, nil
 }
 
-// abandonTimeout is how long a shim gets to undo a start, before it is killed, and then to be gone.
+// abandonTimeout is how long a start that failed waits for its shim to undo it, and then for a shim that was killed.
 const abandonTimeout = 2 * time.Second
 
 // abandon undoes a start that failed. The command may have been executed already, without its shim having been able to
 // say so: a subreaper is therefore asked, by the socket's end, to cut its tree, for killed it would set the command free.
+// One that has not done so in time goes on with it, and the error says so.
 func (h *shimmed) abandon() error {
 	gone := make(chan struct{})
 	go func() {
@@ -154,10 +155,14 @@ func (h *shimmed) abandon() error {
 	defer h.control.Close()
 	if h.mode != shim.InPIDNamespace {
 		h.shutdown()
+		h.process.Signal(syscall.SIGCONT)
 		select {
 		case <-gone:
 			return nil
 		case <-time.After(abandonTimeout):
+		}
+		if len(shim.Descendants(h.process.Pid)) > 0 {
+			return fmt.Errorf("shim %d is still ending what it had started", h.process.Pid)
 		}
 	}
 	h.process.Kill()
@@ -341,14 +346,15 @@ func (h *shimmed) listen() {
 	// blocks.
 	awaitExit(h.process, nil)
 	h.mu.Lock()
-	h.process.Wait()
+	_, err := h.process.Wait()
 	h.dead = true
 	h.mu.Unlock()
 	h.control.Close()
 	if !exited {
 		close(h.first)
 	}
-	h.proved = empty || h.mode == shim.InPIDNamespace
+	// ECHILD: the host has collected it in our place, which the kernel let it do only then.
+	h.proved = empty || h.mode == shim.InPIDNamespace && (err == nil || errors.Is(err, syscall.ECHILD))
 	close(h.last)
 }
 
