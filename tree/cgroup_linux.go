@@ -105,16 +105,16 @@ func sweepLeaves(own, me string) {
 	for _, e := range entries {
 		name, ok := strings.CutPrefix(e.Name(), leafPrefix)
 		fields := strings.Split(name, "-")
-		if !ok || len(fields) != 4 || fields[0] != namespace || strings.HasPrefix(name, me+"-") {
+		if !ok || !e.IsDir() || len(fields) != 4 || fields[0] != namespace || strings.HasPrefix(name, me+"-") {
 			continue
 		}
 		pid, err := strconv.Atoi(fields[1])
 		start, err2 := strconv.ParseUint(fields[2], 10, 64)
-		if p, alive := shim.Read(pid); err != nil || err2 != nil || alive && p.Start == start && !p.Dead() {
+		if err != nil || err2 != nil || mayLive(pid, start) {
 			continue
 		}
 		l := &leaf{path: filepath.Join(own, e.Name())}
-		if l.kill, err = os.OpenFile(filepath.Join(l.path, "cgroup.kill"), os.O_WRONLY, 0); err == nil {
+		if l.kill, err = os.OpenFile(filepath.Join(l.path, "cgroup.kill"), os.O_WRONLY|unix.O_NOFOLLOW, 0); err == nil {
 			l.end()
 			ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
 			l.empty(ctx)
@@ -124,6 +124,14 @@ func sweepLeaves(own, me string) {
 		}
 		l.remove() // what cannot be removed is left for the next one
 	}
+}
+
+// mayLive says whether a process lives, or cannot be told dead: /proc may hide another user's (hidepid of proc(5)).
+func mayLive(pid int, start uint64) bool {
+	if p, ok := shim.Read(pid); ok {
+		return p.Start == start && !p.Dead()
+	}
+	return unix.Kill(pid, 0) != unix.ESRCH
 }
 
 // sweepTimeout bounds how long a start waits for what a dead engine has left.
