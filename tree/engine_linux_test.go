@@ -48,8 +48,10 @@ type ended struct {
 // engineMain is, by its arguments (rung, limit of tasks, victim and its arguments), an engine that starts one victim and
 // then ends it as it is told, or waits to be killed. Descriptor 3 is the witness, 4 the leader's standard input. It says
 // "starting" and "started", each on a line with what it knows as JSON behind; for a line "signal" on standard input it sends
-// the victim SIGCONT and says "signalled"; for the name of an end it says "ended".
+// the victim SIGCONT and says "signalled"; for the name of an end it says "ended". A rung with a + behind it is asked for
+// with NoNewPrivileges, which a guard may need.
 func engineMain() {
+	tracedMain()
 	if len(os.Args) < 5 || os.Args[1] != engineWord {
 		return
 	}
@@ -57,9 +59,10 @@ func engineMain() {
 	exe, _ := os.Executable()
 	tasks, _ := strconv.ParseUint(os.Args[3], 10, 64)
 	told, witness := os.NewFile(4, "told"), os.NewFile(3, "witness")
+	rung, bare := strings.CutSuffix(os.Args[2], "+")
 	speak("starting", nil)
-	tree, err := Start(context.Background(), Spec{Path: exe, Args: victim.Args(os.Args[4], os.Args[5:]...), Rung: os.Args[2],
-		Stdin: told, Extra: []*os.File{witness}, Limits: Limits{Tasks: tasks}})
+	tree, err := Start(context.Background(), Spec{Path: exe, Args: victim.Args(os.Args[4], os.Args[5:]...), Rung: rung,
+		Stdin: told, Extra: []*os.File{witness}, NoNewPrivileges: bare, Limits: Limits{Tasks: tasks}})
 	if err != nil {
 		speak("started", started{Reason: err.Error()})
 		os.Exit(1)
@@ -132,6 +135,15 @@ type engine struct {
 // launchEngine starts one as a user, or as this one; its tree's leader stays until told is closed or the engine takes it
 // along. end gives back all that it has.
 func launchEngine(x *observer.Observer, rung string, uid int, exe string, c victim.Case) (*engine, error) {
+	var attr *syscall.SysProcAttr
+	if uid != os.Geteuid() {
+		attr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	}
+	return launchAs(x, attr, exe, append([]string{engineWord, rung, strconv.FormatUint(c.Tasks, 10), c.Name}, c.Args...)...)
+}
+
+// launchAs starts an engine by the arguments that make it.
+func launchAs(x *observer.Observer, attr *syscall.SysProcAttr, exe string, args ...string) (*engine, error) {
 	var files []*os.File
 	for range 3 {
 		r, w, err := os.Pipe()
@@ -141,13 +153,10 @@ func launchEngine(x *observer.Observer, rung string, uid int, exe string, c vict
 		files = append(files, r, w)
 	}
 	told, hold, in, ask, out, say := files[0], files[1], files[2], files[3], files[4], files[5]
-	cmd := exec.Command(exe, append([]string{engineWord, rung, strconv.FormatUint(c.Tasks, 10), c.Name}, c.Args...)...)
+	cmd := exec.Command(exe, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, say, os.Stderr
 	cmd.ExtraFiles = []*os.File{x.Hold, told}
-	cmd.Dir = "/"
-	if uid != os.Geteuid() {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-	}
+	cmd.Dir, cmd.SysProcAttr = "/", attr
 	err := cmd.Start()
 	for _, f := range []*os.File{told, in, say, x.Hold} {
 		f.Close()
@@ -220,6 +229,7 @@ func (e *engine) kill() {
 func (e *engine) close() {
 	e.kill()
 	e.cmd.Wait()
+	e.cmd.Process.Release() // a tracer may have collected it
 	e.ask.Close()
 	e.told.Close()
 }
@@ -241,9 +251,26 @@ func startEngine(t *testing.T, x *witness, rung, name string, args ...string) wa
 	return watched{e, t}
 }
 
+// startEngineIn starts one by the arguments that make it, in a session of its own, and in a cgroup if one is given.
+func startEngineIn(t *testing.T, x *witness, cgroup *os.File, args ...string) watched {
+	t.Helper()
+	attr := &syscall.SysProcAttr{Setsid: true}
+	if cgroup != nil {
+		attr.UseCgroupFD, attr.CgroupFD = true, int(cgroup.Fd())
+	}
+	e, err := launchAs(x.Observer, attr, executable(t), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.close)
+	return watched{e, t}
+}
+
 func (e watched) await(word string) {
 	e.t.Helper()
-	if err := e.hear(within(e.t), word, nil); err != nil {
+	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
+	defer cancel()
+	if err := e.hear(ctx, word, nil); err != nil {
 		e.t.Fatal(err)
 	}
 }
