@@ -234,7 +234,6 @@ func TestAsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	const nobody = 65534
 	bin := filepath.Join(dir, "tree.test")
 	if err := copyFile(bin, executable(t)); err != nil {
 		t.Fatal(err)
@@ -245,7 +244,7 @@ func TestAsNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), bin, "-test.v", "-test.timeout=90s", "-test.skip=Matrix|WithoutHook|Link|Group|GivenUp")
+	cmd := exec.CommandContext(t.Context(), bin, "-test.v", "-test.timeout=8m", "-test.skip=Matrix|WithoutHook|Link|Group|GivenUp")
 	cmd.Dir = filepath.Join(dir, "tmp")
 	rounds := cmp.Or(os.Getenv("COPPICE_TEST_ROUNDS"), "40")
 	cmd.Env = []string{"PATH=/bin:/usr/bin", "TMPDIR=" + cmd.Dir, "COPPICE_TEST_ROUNDS=" + rounds}

@@ -20,7 +20,7 @@ func systemPrograms() map[string]program {
 		"killer":      attacker("killer"), "killer-inner": killer, "stopper": attacker("stopper"), "stopper-inner": stopper,
 		"tracer": attacker("tracer"), "tracer-inner": tracer, "rewriter": attacker("rewriter"), "rewriter-inner": rewriter,
 		"starver": attacker("starver"), "starver-inner": starver, "choker": attacker("choker"), "choker-inner": choker,
-		"inspect": inspect, "carried": carried,
+		"inspect": inspect, "carried": carried, "hidden": hidden, "hidden-member": hiddenMember, "joiner": joiner,
 	}
 }
 
@@ -88,6 +88,30 @@ func unbound([]string) int {
 	spawn("daemon-middle", &syscall.SysProcAttr{Setsid: true})
 	say(Ready)
 	return untilTold()
+}
+
+// hidden is a daemon that /proc may hide from its own user, since it is not dumpable (proc(5), hidepid).
+func hidden([]string) int {
+	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	spawn("hidden-member", &syscall.SysProcAttr{Setsid: true})
+	say(Ready)
+	return untilTold()
+}
+
+func hiddenMember([]string) int {
+	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	say(Ready)
+	return forEver()
+}
+
+// joiner joins the cgroup whose cgroup.procs its argument names, takes its parent along, and fills what is left there.
+func joiner(args []string) int {
+	for _, pid := range []int{os.Getppid(), os.Getpid()} {
+		if err := os.WriteFile(args[0], []byte(strconv.Itoa(pid)), 0); err != nil {
+			fail("join", err)
+		}
+	}
+	return filler(nil)
 }
 
 // inspect prints what it was born with, one line a fact: Descriptors, Environment, Limit-..., Session, Group, Terminal,
