@@ -45,10 +45,17 @@ func lend(t *testing.T, pid int) *bystander {
 		}
 		b.cmd.Process.Kill() // a thread has been quicker
 		b.cmd.Wait()
-		b.killHolders()
+		b.fell()
 	}
 	t.Fatalf("%d is not to be had", pid)
 	return nil
+}
+
+// fell kills those that are left of it.
+func (b *bystander) fell() {
+	for _, p := range b.holders() {
+		p.Kill()
+	}
 }
 
 // unharmed fails the test unless all four live, unstopped, and the first ends as it was told.
@@ -66,7 +73,7 @@ func (b *bystander) unharmed() {
 	if b.cmd.Wait(); b.cmd.ProcessState.ExitCode() != 3 {
 		b.t.Errorf("the bystander: %v", b.cmd.ProcessState)
 	}
-	b.killHolders()
+	b.fell()
 	b.end()
 	collectOrphans(b.t)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"coppice.dev/coppice/internal/shim"
+	"coppice.dev/coppice/internal/victim/observer"
 )
 
 // leaves are the cgroups below another whose name says that this identity made them.
@@ -49,7 +50,7 @@ func needCgroup(t *testing.T) string {
 }
 
 // identity is what leaves of the engine are called by.
-func (e *engine) identity(t *testing.T) string {
+func (e watched) identity(t *testing.T) string {
 	t.Helper()
 	me, err := engineName()
 	if err != nil {
@@ -83,9 +84,9 @@ func TestSweepEndsWhatADeadEngineLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer folder.Close()
-	begin := func(name string, ready int) (*engine, *witness) {
+	begin := func(name string, ready int) (watched, *witness) {
 		x := newWitness(t)
-		e := startEngineIn(t, x, folder, engineWord, "cgroup", name)
+		e := startEngineIn(t, x, folder, engineWord, "cgroup", "0", name)
 		e.await("starting")
 		e.await("started")
 		x.ready(ready)
@@ -107,17 +108,17 @@ func TestSweepEndsWhatADeadEngineLeft(t *testing.T) {
 	if n := len(leaves(t, place, living.identity(t))); n != 1 {
 		t.Errorf("%d leaves of the living engine", n)
 	}
-	if n := len(lives.holders()); n != 2 { // the engine holds it too
+	if n := len(lives.holders()); n != 1 {
 		t.Errorf("%d of the living engine's processes", n)
 	}
-	for e, x := range map[*engine]*witness{living: lives, sweeping: sweeps} {
+	for e, x := range map[watched]*witness{living: lives, sweeping: sweeps} {
 		e.kill()
 		x.end()
 	}
 }
 
 // killWithShim kills the engine's shim and the engine, which is stopped before, so that it sees nothing of its shim's end.
-func (e *engine) killWithShim() {
+func (e watched) killWithShim() {
 	e.t.Helper()
 	pid := e.cmd.Process.Pid
 	syscall.Kill(pid, syscall.SIGSTOP)
@@ -125,7 +126,7 @@ func (e *engine) killWithShim() {
 	for _, p := range shim.Descendants(pid) {
 		if p.Parent == pid {
 			p.Kill()
-			until(e.t, "the shim is dead", func() bool { return !alive(p) })
+			until(e.t, "the shim is dead", func() bool { return !observer.Lives(p) })
 		}
 	}
 	e.kill()
