@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"slices"
-	"syscall"
 	"testing"
 
 	"coppice.dev/coppice/internal/victim"
@@ -89,17 +88,6 @@ func TestShimsDeathFreesASubreapersTree(t *testing.T) {
 	if left := x.holders()[0]; left.Name != "kworker/0:0" {
 		t.Errorf("left: %+v", left)
 	}
-}
-
-// A worker of the same user can stop a subreaper. Red with the SIGCONT in shimmed.kill removed.
-func TestKillWakesAStoppedSubreaper(t *testing.T) {
-	tree, x, _ := start(t, "subreaper", tried{name: "sleeper", ready: 1})
-	seen := x.holders()
-	syscall.Kill(shimPid(tree), syscall.SIGSTOP)
-	if _, err := tree.Kill(within(t), "test"); err != nil {
-		t.Fatal(err)
-	}
-	x.gone(seen)
 }
 
 // The leader's exit kills its group while the dead leader still keeps the group's id. Red with the kill in

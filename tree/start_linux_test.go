@@ -8,8 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -161,32 +161,6 @@ func TestGivenUpStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// The engine is killed at a random moment of its start. COPPICE_TEST_ROUNDS asks for more rounds. Red with the shim's look
-// at the engine's pidfd before the start and shim.watch's removed.
-func TestEngineKilledInStart(t *testing.T) {
-	rounds := 100
-	if n, err := strconv.Atoi(os.Getenv("COPPICE_TEST_ROUNDS")); err == nil {
-		rounds = n
-	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	for _, rung := range available(t) {
-		if !strings.HasPrefix(rung, "pidns") {
-			continue
-		}
-		for range rounds {
-			x := newWitness(t)
-			e := startEngine(t, x, rung, "daemon")
-			e.await("starting")
-			time.Sleep(time.Duration(random.Int64N(int64(12 * time.Millisecond))))
-			e.kill()
-			x.end()
-			e.ask.Close()
-		}
-	}
-}
-
 // TestWithoutHook builds a program that lacks the hook. It must not be executed again, and gets the group. Red with the
 // question for shim.Marked removed: the program starts itself until the test's limit of generations.
 func TestWithoutHook(t *testing.T) {
@@ -212,10 +186,11 @@ func TestWithoutHook(t *testing.T) {
 func TestKillAfterTheEndAndManyAtOnce(t *testing.T) {
 	for _, rung := range available(t) {
 		tree, x, _ := start(t, rung, tried{name: "sleeper", ready: 1})
-		errs := make(chan error)
+		errs, reports := make(chan error), make(chan Report, 50)
 		for i := range 50 {
 			go func() {
-				_, err := tree.Kill(within(t), fmt.Sprint(i))
+				report, err := tree.Kill(within(t), fmt.Sprint(i))
+				reports <- report
 				if _, _, e := tree.Wait(within(t)); err == nil {
 					err = e
 				}
@@ -228,6 +203,12 @@ func TestKillAfterTheEndAndManyAtOnce(t *testing.T) {
 			}
 		}
 		x.end()
+		first := <-reports
+		for range 49 {
+			if again := <-reports; !reflect.DeepEqual(first, again) {
+				t.Errorf("%s: reports differ: %+v, %+v", rung, first, again)
+			}
+		}
 		if err := tree.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
 			t.Errorf("signal after the end: %v", err)
 		}
