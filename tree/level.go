@@ -62,8 +62,9 @@ type Facts struct {
 	// Transparent: the command sees the world that it would see without Coppice: user ids, mounts, process ids, and
 	// whom it may signal or trace.
 	Transparent bool `json:"transparent"`
-	// Guarded: no process of the tree can leave what holds it, nor signal, stop, trace or starve what kills it. Where
-	// that is not so, Unguarded says why.
+	// Guarded: no process of the tree can leave what holds it, nor signal, stop or trace what kills it. By prlimit(2) one may
+	// still starve the shim of its own PID namespace, and ends its own tree with that. Where the tree is not guarded,
+	// Unguarded says why.
 	Guarded   bool   `json:"guarded"`
 	Unguarded string `json:"unguarded,omitempty"`
 	// Limited: the limits, NoNewPrivileges and DropCapabilities of the Spec are set, as far as they were asked for. Where
