@@ -15,8 +15,8 @@ import (
 // screen is the terminal as run and its command share it.
 //
 // The command has a process group of its own, and a terminal signals one group alone: so it is lent to the command's group,
-// and a key is delivered once. Others in run's group may need it, too: the pager of `coppice run -- CMD | less` stops,
-// like any background process, as soon as it asks. Who asks gets it: a stop of the command by SIGTTIN or SIGTTOU while
+// and a key is delivered once. Others in run's group may need it, too, as the pager of `coppice run -- CMD | less`; and
+// who is in the background stops as soon as he asks. Who asks gets it: a stop of the command by SIGTTIN or SIGTTOU while
 // run's group has the terminal lends it; these signals at run while the command's has it take it back.
 //
 // When the command is stopped, run takes the terminal back and stops its own group by the same signal, pager and script
@@ -49,10 +49,11 @@ func openScreen(isolated bool, watch *signalWatch) *screen {
 	return s
 }
 
-// lend lets the command start with the terminal, if it is run's to lend and run reads from it: of several runs in a
-// script's background none may take it from the script, and these read nothing.
+// lend lets the command start with the terminal, if it is run's to lend and both ends of run are there. Of several runs in
+// a script's background, which read nothing, none may take it from the script; and a pager behind a pipe may be setting the
+// terminal's modes right now, which would be lost between the look at them and the lending. What is at a pipe asks.
 func (s *screen) lend(spec *tree.Spec) {
-	if s.foreground() && terminalInput(spec.Stdin) {
+	if s.foreground() && isTerminal(spec.Stdin) && isTerminal(spec.Stdout) {
 		s.before, _ = s.tty.Modes()
 		spec.Foreground, s.isLent = s.tty.File(), true
 	}
@@ -69,7 +70,7 @@ func (s *screen) lent(t *tree.Tree) {
 	}
 }
 
-func terminalInput(f *os.File) bool { return f != nil && term.IsTerminal(int(f.Fd())) }
+func isTerminal(f *os.File) bool { return f != nil && term.IsTerminal(int(f.Fd())) }
 
 func (s *screen) foreground() bool {
 	if s.tty == nil {
@@ -119,14 +120,19 @@ func (s *screen) give(group int) {
 
 // take takes the terminal back, with the modes that it had before.
 func (s *screen) take() {
+	s.during, _ = s.tty.Modes()
+	if s.reclaim() == nil && s.before != nil {
+		s.tty.SetModes(s.before) // an error means that there is no terminal any more
+	}
+}
+
+// reclaim takes the terminal back as it is: who asked for it has set the modes, or is about to.
+func (s *screen) reclaim() error {
 	if owner, err := s.tty.Owner(); err == nil && owner != tty.OwnGroup() {
 		s.group = owner
 	}
 	s.isLent = false
-	s.during, _ = s.tty.Modes()
-	if s.setOwner(tty.OwnGroup()) == nil && s.before != nil {
-		s.tty.SetModes(s.before) // an error means that there is no terminal any more
-	}
+	return s.setOwner(tty.OwnGroup())
 }
 
 // stopped follows the command, which a signal has stopped.
@@ -172,7 +178,7 @@ func (s *screen) moved(sig os.Signal) {
 			s.stopToo() // all of run's group is in the background
 			return
 		}
-		s.take()
+		s.reclaim() // an error means that there is no terminal any more
 		tty.SignalGroup(tty.Continue)
 	}
 }
