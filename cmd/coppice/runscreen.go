@@ -32,6 +32,7 @@ type screen struct {
 	group  int         // of the command or one of its own jobs, which last had the terminal; 0 if not known
 	isLent bool        // to the best of our knowledge the tree has the terminal
 
+	stopping  bool             // the command was told to stop, and has not yet
 	suspended syscall.Signal   // what stopped the command, and then run, or so it has tried
 	resume    func()           // ends that
 	unstopped <-chan time.Time // that it was not stopped
@@ -141,6 +142,9 @@ func (s *screen) stopped(sig os.Signal) {
 	if s.tty == nil {
 		return // no key did that, and perhaps nobody could let run go on: the deadline holds
 	}
+	if s.stopping {
+		n = tty.Suspend // it may have stopped to ask for the terminal first, and letting it go on would undo the other stop
+	}
 	if n == tty.Input || n == tty.Output {
 		if s.foreground() {
 			s.give(s.leader())
@@ -187,6 +191,7 @@ func (s *screen) moved(sig os.Signal) {
 // only SIGSTOP stops it, and run has nothing to wait for.
 func (s *screen) stopToo() {
 	if !s.isolated {
+		s.stopping = true
 		s.tree.Signal(tty.Suspend) // an error means that it has ended
 		return
 	}
@@ -234,7 +239,7 @@ func (s *screen) giveBack() {
 // resumed ends a suspension and tells by which signal it was.
 func (s *screen) resumed() syscall.Signal {
 	was := s.suspended
-	s.suspended, s.unstopped = 0, nil
+	s.stopping, s.suspended, s.unstopped = false, 0, nil
 	if was != 0 {
 		s.resume()
 	}
