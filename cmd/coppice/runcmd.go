@@ -235,7 +235,11 @@ func (r *commandRun) run(ctx context.Context) error {
 	watch := watchSignals()
 	defer watch.stop()
 	r.watch, r.screen = watch, openScreen(r.spec.NewSession, watch)
-	start, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not started within %v", startTimeout))
+	if ctx.Err() != nil { // told to end before it could hand that on
+		return r.finish(failedStart(context.Cause(ctx)))
+	}
+	// A signal from now on is the command's, which may have begun: it is handed on after the start.
+	start, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), startTimeout, fmt.Errorf("not started within %v", startTimeout))
 	r.screen.lend(&r.spec)
 	t, path, err := startCommand(start, r.spec)
 	cancel()
@@ -248,9 +252,14 @@ func (r *commandRun) run(ctx context.Context) error {
 		v = r.supervise()
 	}
 	r.screen.restore()
+	return r.finish(v)
+}
+
+// finish tells what there is to tell, and ends run as v says.
+func (r *commandRun) finish(v runEnd) error {
 	v = r.tell(v)
 	if v.die > 0 {
-		watch.stop()
+		r.watch.stop()
 		tty.Die(v.die, v.whole)
 	}
 	if v.code == exitOK && v.err == nil {
