@@ -62,9 +62,8 @@ type Facts struct {
 	// Transparent: the command sees the world that it would see without Coppice: user ids, mounts, process ids, and
 	// whom it may signal or trace.
 	Transparent bool `json:"transparent"`
-	// Guarded: no process of the tree can leave what holds it, nor signal, stop or trace what kills it. By prlimit(2) one may
-	// still starve the shim of its own PID namespace, and ends its own tree with that. Where the tree is not guarded,
-	// Unguarded says why.
+	// Guarded: no process of the tree can leave what holds it, nor signal, stop, trace or, by prlimit(2), starve what kills
+	// it. Where that is not so, Unguarded says why.
 	Guarded   bool   `json:"guarded"`
 	Unguarded string `json:"unguarded,omitempty"`
 	// Limited: the limits, NoNewPrivileges and DropCapabilities of the Spec are set, as far as they were asked for. Where
@@ -78,6 +77,7 @@ type Facts struct {
 type Tried struct {
 	Rung   string `json:"rung"`
 	Reason string `json:"reason"`
+	Err    error  `json:"-"` // what Reason is made of, nil for a level that is too low
 }
 
 // ErrNoShim is the reason of a rung that needs a shim in a program without one: see package shimhook and Spec.Shim.
@@ -88,6 +88,17 @@ type LevelError struct {
 	Wanted Level  // 0 if only a rung was demanded, by its name
 	Rung   string // the rung that was demanded, if any
 	Tried  []Tried
+}
+
+// Unwrap gives the error of each rung, so that errors.Is finds ErrNoShim.
+func (e *LevelError) Unwrap() []error {
+	var out []error
+	for _, t := range e.Tried {
+		if t.Err != nil {
+			out = append(out, t.Err)
+		}
+	}
+	return out
 }
 
 func (e *LevelError) Error() string {

@@ -41,9 +41,9 @@ func pidNamespace() rung {
 			return nil
 		},
 		start: func(ctx context.Context, s *Spec) (holder, error) {
-			st := stage{mode: shim.InPIDNamespace, clone: unix.CLONE_NEWPID}
+			st := stage{mode: shim.InPIDNamespace, clone: unix.CLONE_NEWPID, guards: shim.GuardLimits}
 			if !s.DropCapabilities {
-				st.guards = shim.GuardShim
+				st.guards |= shim.GuardShim
 			}
 			return startShim(ctx, s, st)
 		},
@@ -57,11 +57,12 @@ func pidNamespaceUser() rung {
 	return rung{
 		name:     "pidns-user",
 		held:     standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
+		loose:    standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}}, // who starves the shim ends with it
 		possible: func(*Spec) error { return nil },
 		start: func(ctx context.Context, s *Spec) (holder, error) {
 			bare := *s
 			bare.DropCapabilities = true
-			return startShim(ctx, &bare, stage{mode: shim.InPIDNamespace, users: true})
+			return startShim(ctx, &bare, stage{mode: shim.InPIDNamespace, users: true, guards: shim.GuardLimits})
 		},
 	}
 }

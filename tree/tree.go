@@ -41,7 +41,8 @@ type Spec struct {
 	Level Level
 	// Rung, if not empty, is the only rung to try.
 	Rung string
-	// Shim is a binary that has the shim's hook; empty means the program itself.
+	// Shim is a binary that has the shim's hook; empty means the program itself. One that lacks it is executed all the
+	// same, runs its own main, and the rung is then not to be had: demand a Level, or a weaker one is taken.
 	Shim string
 
 	// NewSession gives the command a session of its own and no controlling terminal; otherwise it gets a process group of
@@ -158,7 +159,7 @@ func Start(ctx context.Context, spec Spec) (*Tree, error) {
 			continue
 		}
 		if best := max(r.held.level, r.loose.level); best < spec.Level {
-			tried = append(tried, Tried{r.name, fmt.Sprintf("its level is %s only", best)})
+			tried = append(tried, Tried{r.name, fmt.Sprintf("its level is %s only", best), nil})
 			continue
 		}
 		err := r.possible(&spec)
@@ -175,7 +176,7 @@ func Start(ctx context.Context, spec Spec) (*Tree, error) {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("start %s: %w", spec.Path, context.Cause(ctx))
 		}
-		tried = append(tried, Tried{r.name, err.Error()})
+		tried = append(tried, Tried{r.name, err.Error(), err})
 	}
 	wanted := spec.Level
 	if spec.Rung == "" {

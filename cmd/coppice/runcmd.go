@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -174,11 +175,11 @@ func (*duration) Type() string { return "duration" }
 
 func (d *duration) Set(s string) error {
 	v, err := time.ParseDuration(s)
-	if n, bad := strconv.ParseUint(s, 10, 32); bad == nil {
-		v, err = time.Duration(n)*time.Second, nil
+	if n, bad := strconv.ParseFloat(s, 64); bad == nil && n >= 0 && n < math.MaxInt32 {
+		v, err = time.Duration(n*float64(time.Second)), nil
 	}
 	if err != nil || v < 0 {
-		return errors.New("not a duration like 90s, 1m30s or 90")
+		return errors.New("not a duration like 90s, 1m30s or 0.5")
 	}
 	*d = duration(v)
 	return nil

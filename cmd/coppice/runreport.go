@@ -80,7 +80,7 @@ func (r *commandRun) sum(v runEnd) runReport {
 	}
 	facts := r.tree.Facts()
 	out.Level, out.Facts, out.Tree, out.Usage = r.tree.Level().String(), &facts, &e.report, &e.usage
-	out.Proved, out.Started, out.Took = e.err == nil, r.began, e.took
+	out.Proved, out.Started, out.Took = e.err == nil && r.tree.Level() >= tree.Tracked, r.began, e.took
 	if s := e.status; s.Known {
 		out.Status = &runStatus{s.String(), s.Code, int(s.Signal), s.User, s.System, s.MaxRSS}
 	}
@@ -89,10 +89,22 @@ func (r *commandRun) sum(v runEnd) runReport {
 
 // line tells what was cut, if anything was, and why.
 func (r *commandRun) line() string {
-	e := &r.ending
-	if r.tree == nil || e.err != nil {
+	if r.tree == nil || r.ending.err != nil {
 		return "" // the error tells
 	}
+	line := r.cutLine()
+	if r.tree.Level() >= tree.Tracked {
+		return line
+	}
+	weak := "level " + r.tree.Level().String() + " only: a process that left the process group is not seen, and lives on"
+	if line == "" {
+		return weak
+	}
+	return line + "; " + weak
+}
+
+func (r *commandRun) cutLine() string {
+	e := &r.ending
 	cut := ""
 	if e.report.Seen > 0 {
 		cut = "cut " + memberList(e.report.Named, e.report.Seen)

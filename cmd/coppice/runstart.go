@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -70,7 +71,9 @@ func candidates(name string, env []string) ([]string, error) {
 	}
 	path, ok := lookEnv(env, "PATH")
 	if !ok {
-		path = os.Getenv("PATH")
+		if path, ok = os.LookupEnv("PATH"); !ok {
+			path = "/bin:/usr/bin" // as the C library's execvp
+		}
 	}
 	var out []string
 	for dir := range strings.SplitSeq(path, ":") {
@@ -113,6 +116,8 @@ func failedStart(err error) runEnd {
 	switch {
 	case errors.As(err, &sig):
 		return runEnd{code: exitSignal + int(sig.sig), die: sig.sig, err: sig}
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return runEnd{code: exitOwn, err: fmt.Errorf("run itself has too few descriptors: %w", unpathed(err))}
 	case errors.As(err, &level):
 		return runEnd{code: exitOwn, err: notToBeHad(level)}
 	case isPathError(err) && errors.Is(err, fs.ErrNotExist):

@@ -80,7 +80,8 @@ func hostOf(read files) Host {
 			h.NoNewPrivileges = strings.TrimSpace(value) == "1"
 		}
 	}
-	if m := strings.Fields(text("/proc/self/uid_map")); len(m) > 0 {
+	if b, err := read("/proc/self/uid_map"); err == nil { // one without any map is an empty file
+		m := strings.Fields(string(b))
 		h.UserNamespace = len(m) != 3 || m[0] != "0" || m[1] != "0" || m[2] != strconv.FormatUint(1<<32-1, 10)
 	}
 	h.Container, h.Evidence = containerOf(read, text)

@@ -9,11 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// birth is all that a new process does between its fork and its first instruction of its own, made ready before the fork.
-// The child is one thread of Go's without Go's runtime, and shares its memory with the parent (CLONE_VM), which sleeps until
-// the child has executed or ended (CLONE_VFORK): so a fork costs the same however large the parent is. The child may call
-// nothing but the system, allocate nothing and grow no stack; hence nosplit, and norace, since the race detector would
-// call.
+// birth is all that a new process does between its fork and its first instruction of its own: a list of system calls, made
+// ready before the fork. The child is one thread of Go's without Go's runtime, and shares its memory with the parent
+// (CLONE_VM), which sleeps until the child has executed or ended (CLONE_VFORK): so a fork costs the same however large the
+// parent is. The child may call nothing but the system, allocate nothing and grow no stack.
 //
 // Package syscall's own fork cannot do the half of it: limits, a Landlock domain and capabilities of the command alone; a user
 // namespace without a copy of the parent's page tables.
@@ -22,15 +21,13 @@ type birth struct {
 	cgroup int     // a cgroup's folder to be born in, or -1
 	parent int     // who has to be the parent still, or 0
 	files  []int   // what becomes the descriptors from 0 on; nil leaves all as they are
-	spare  int     // from here on no descriptor is in use
 
-	maps     [3]mapping // files of /proc to write, for a user namespace
-	raise    []uintptr  // capabilities to keep over the execution, as ambient ones
+	maps     []mapping // files of /proc to write, for a user namespace
+	raise    []uint    // the capabilities to keep over the execution, as ambient ones
 	session  bool
 	group    bool
 	terminal int    // whose foreground the new group becomes, or -1
 	deaf     uint64 // signals that stay ignored
-	reset    bool   // all that are ignored stay so, and deaf does not count
 	orphan   bool   // die with the thread that forked
 
 	noNewPrivileges bool
@@ -40,18 +37,33 @@ type birth struct {
 	drop            bool // all capabilities
 	limits          []rlimit
 
-	report     int // where a failure is told, close-on-exec
 	path       *byte
-	argv, envv **byte
+	argv, envv []*byte
 
-	// What follows is written by the child.
-	words [2]uint64 // Step, errno
-	pgrp  int32
-	act   sigaction
-	have  sigaction
-	mask  uint64 // the parent's, from before the fork
-	caps  unix.CapUserHeader
-	none  [2]unix.CapUserData
+	// The child works with what follows, by its address: hence self, which keeps a birth off the stack, where it could move.
+	self   *birth
+	calls  []call
+	report int32 // where a failure is told, close-on-exec
+	opened int32
+	pgrp   int32
+	words  [2]uint64
+	act    sigaction
+	mask   uint64 // the parent's, from before the fork
+	caps   unix.CapUserHeader
+	some   [2]unix.CapUserData
+	none   [2]unix.CapUserData
+}
+
+// call is one system call of a birth. A failure ends the child, but for the two that are pardoned.
+type call struct {
+	step   Step
+	trap   uintptr
+	args   [5]uintptr
+	pardon [2]syscall.Errno
+	guard  bool    // a failure is told and lived through, unless the birth must have its guards
+	expect uintptr // if not 0, any other result is a failure
+	keep   *int32  // where the result goes
+	from   *int32  // where args[0] comes from, if not nil
 }
 
 // here is AT_FDCWD as a register holds it.
@@ -78,7 +90,8 @@ type cloneArgs struct {
 }
 
 // fork makes the process and says how that went; the child never returns. What the child does in this frame and below it is
-// gone when the parent wakes up.
+// gone when the parent wakes up. The few words of stack that nosplit leaves have to do also where nothing is optimised, as
+// under a debugger; norace, since the race detector would call.
 //
 //go:norace
 //go:nosplit
@@ -100,203 +113,170 @@ func (c *birth) fork(args *cloneArgs) (pid, errno uintptr) {
 //
 //go:norace
 //go:nosplit
+//go:noinline
 func (c *birth) live() {
-	if c.orphan {
-		c.do(StepFork, unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0)
-	}
-	if c.parent != 0 {
-		if now, _, _ := syscall.RawSyscall(unix.SYS_GETPPID, 0, 0, 0); int(now) != c.parent {
-			c.end(StepFork, syscall.ESRCH) // the shim has died: its end has come before our request to be told
+	for i := range c.calls {
+		k := &c.calls[i]
+		if k.from != nil {
+			k.args[0] = uintptr(*k.from)
 		}
-	}
-	c.settle()
-	for i := range c.maps {
-		if m := &c.maps[i]; m.path != nil {
-			fd := c.do(StepNamespace, unix.SYS_OPENAT, here, uintptr(unsafe.Pointer(m.path)), unix.O_WRONLY|unix.O_CLOEXEC)
-			c.do(StepNamespace, unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(&m.text[0])), uintptr(len(m.text)))
-			syscall.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+		r, _, errno := syscall.RawSyscall6(k.trap, k.args[0], k.args[1], k.args[2], k.args[3], k.args[4], 0)
+		switch {
+		case errno != 0 && (errno == k.pardon[0] || errno == k.pardon[1]):
+			continue
+		case errno == 0 && k.expect != 0 && r != k.expect:
+			errno = syscall.ESRCH
 		}
-	}
-	if len(c.raise) > 0 {
-		c.keep()
-	}
-	switch {
-	case c.session:
-		c.do(StepFork, unix.SYS_SETSID, 0, 0, 0)
-	case c.group:
-		c.do(StepFork, unix.SYS_SETPGID, 0, 0, 0)
-	}
-	if c.terminal >= 0 {
-		// Signals are still ignored, so that one who is not in the foreground may do this.
-		pid, _, _ := syscall.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
-		c.pgrp = int32(pid)
-		c.do(StepTerminal, unix.SYS_IOCTL, uintptr(c.terminal), unix.TIOCSPGRP, uintptr(unsafe.Pointer(&c.pgrp)))
-	}
-	c.hear()
-	c.renounce()
-	for i := range c.limits {
-		l := &c.limits[i]
-		if _, _, errno := syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, l.resource, uintptr(unsafe.Pointer(&l.value)), 0, 0, 0); errno != 0 {
-			c.end(StepLimits, errno)
-		}
-	}
-	_, _, errno := syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)),
-		uintptr(unsafe.Pointer(c.argv)), uintptr(unsafe.Pointer(c.envv)))
-	c.end(StepExec, errno)
-}
-
-// settle moves the descriptors to their places: first out of each other's way, then home. A duplicate made by dup2(2) is not
-// close-on-exec.
-//
-//go:norace
-//go:nosplit
-func (c *birth) settle() {
-	for i := range c.files {
-		c.do(StepFork, unix.SYS_DUP3, uintptr(c.files[i]), uintptr(c.spare+i), unix.O_CLOEXEC)
-	}
-	for i := range c.files {
-		c.do(StepFork, unix.SYS_DUP3, uintptr(c.spare+i), uintptr(i), 0)
-	}
-}
-
-// hear sets signals back to their default and lets them in again. Until then they are blocked or ignored: none may run a
-// handler of Go's here.
-//
-//go:norace
-//go:nosplit
-func (c *birth) hear() {
-	for sig := uintptr(1); sig <= 64; sig++ {
-		if c.reset {
-			syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&c.have)), 8, 0, 0)
-			if c.have.handler <= 1 {
-				continue
+		if errno == 0 {
+			if k.keep != nil {
+				*k.keep = int32(r)
 			}
-		} else if c.deaf&(1<<(sig-1)) != 0 {
 			continue
 		}
-		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&c.act)), 0, 8, 0, 0)
+		c.words[0], c.words[1] = uint64(k.step), uint64(errno)
+		syscall.RawSyscall6(unix.SYS_WRITE, uintptr(c.report), uintptr(unsafe.Pointer(&c.words)), 16, 0, 0, 0)
+		if !k.guard || c.must {
+			break
+		}
 	}
-	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.mask)), 0, 8, 0, 0)
-}
-
-// keep carries capabilities over the execution, which takes them from all but root (capabilities(7)): in the inheritable
-// set, then in the ambient one.
-//
-//go:norace
-//go:nosplit
-func (c *birth) keep() {
-	c.do(StepNamespace, unix.SYS_CAPGET, uintptr(unsafe.Pointer(&c.caps)), uintptr(unsafe.Pointer(&c.none[0])), 0)
-	for _, cap := range c.raise {
-		c.none[cap/32].Inheritable |= 1 << (cap % 32)
-	}
-	c.do(StepNamespace, unix.SYS_CAPSET, uintptr(unsafe.Pointer(&c.caps)), uintptr(unsafe.Pointer(&c.none[0])), 0)
-	for _, cap := range c.raise {
-		c.do(StepNamespace, unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, cap)
+	for {
+		syscall.RawSyscall6(unix.SYS_EXIT_GROUP, 253, 0, 0, 0, 0, 0)
 	}
 }
 
-// renounce gives up what the command shall not have, and sets the guards. Landlock and seccomp want no_new_privs or
+func (c *birth) add(step Step, trap uintptr, args ...uintptr) *call {
+	k := call{step: step, trap: trap}
+	copy(k.args[:], args)
+	c.calls = append(c.calls, k)
+	return &c.calls[len(c.calls)-1]
+}
+
+func address[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }
+
+// plan makes the list. Signals are blocked or ignored until near its end: none may run a handler of Go's in the child.
+func (c *birth) plan() {
+	c.caps.Version = unix.LINUX_CAPABILITY_VERSION_3
+	if c.orphan {
+		c.add(StepFork, unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
+	}
+	if c.parent != 0 { // or the shim's end has come before the request to be told of it
+		c.add(StepFork, unix.SYS_GETPPID).expect = uintptr(c.parent)
+	}
+	c.planFiles()
+	c.planNamespace()
+	switch {
+	case c.session:
+		c.add(StepFork, unix.SYS_SETSID)
+	case c.group:
+		c.add(StepFork, unix.SYS_SETPGID, 0, 0)
+	}
+	if c.terminal >= 0 { // with SIGTTOU ignored or blocked, one who is not in the foreground may do this
+		c.add(StepTerminal, unix.SYS_GETPID).keep = &c.pgrp
+		c.add(StepTerminal, unix.SYS_IOCTL, uintptr(c.terminal), unix.TIOCSPGRP, address(&c.pgrp))
+	}
+	for sig := uintptr(1); sig <= 64; sig++ {
+		if c.deaf&(1<<(sig-1)) == 0 {
+			// EINVAL for those two that have nothing but a default.
+			c.add(StepFork, unix.SYS_RT_SIGACTION, sig, address(&c.act), 0, 8).pardon[0] = syscall.EINVAL
+		}
+	}
+	c.add(StepFork, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, address(&c.mask), 0, 8)
+	c.planPrivileges()
+	for i := range c.limits {
+		l := &c.limits[i]
+		c.add(StepLimits, unix.SYS_PRLIMIT64, 0, l.resource, address(&l.value), 0)
+	}
+	c.add(StepExec, unix.SYS_EXECVE, address(c.path), address(&c.argv[0]), address(&c.envv[0]))
+}
+
+// planFiles moves the descriptors to their places: first out of each other's way, then home. A duplicate made by dup3(2)
+// without a flag is not close-on-exec.
+func (c *birth) planFiles() {
+	spare := int(c.report) + 1
+	for _, fd := range c.files {
+		spare = max(spare, fd+1, len(c.files))
+	}
+	for i, fd := range c.files {
+		c.add(StepFork, unix.SYS_DUP3, uintptr(fd), uintptr(spare+i), unix.O_CLOEXEC)
+	}
+	if int(c.report) < len(c.files) { // its place is another's
+		c.add(StepFork, unix.SYS_DUP3, uintptr(c.report), uintptr(spare+len(c.files)), unix.O_CLOEXEC).keep = &c.report
+	}
+	for i := range c.files {
+		c.add(StepFork, unix.SYS_DUP3, uintptr(spare+i), uintptr(i), 0)
+	}
+}
+
+// planNamespace fills in a new user namespace, and carries capabilities over the execution, which takes them from all
+// but root (capabilities(7)): in the inheritable set, then in the ambient one.
+func (c *birth) planNamespace() {
+	for _, m := range c.maps {
+		c.add(StepNamespace, unix.SYS_OPENAT, here, address(m.path), unix.O_WRONLY|unix.O_CLOEXEC).keep = &c.opened
+		c.add(StepNamespace, unix.SYS_WRITE, 0, address(&m.text[0]), uintptr(len(m.text))).from = &c.opened
+		c.add(StepNamespace, unix.SYS_CLOSE).from = &c.opened
+	}
+	if len(c.raise) == 0 {
+		return
+	}
+	for _, b := range c.raise {
+		set := &c.some[b/32]
+		set.Permitted |= 1 << (b % 32)
+		set.Effective, set.Inheritable = set.Permitted, set.Permitted
+	}
+	c.add(StepNamespace, unix.SYS_CAPSET, address(&c.caps), address(&c.some[0]))
+	for _, b := range c.raise {
+		c.add(StepNamespace, unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(b))
+	}
+}
+
+// planPrivileges gives up what the command shall not have, and sets the guards. Landlock and seccomp want no_new_privs or
 // CAP_SYS_ADMIN (landlock_restrict_self(2), seccomp(2)), so the capabilities go last.
-//
-//go:norace
-//go:nosplit
-func (c *birth) renounce() {
+func (c *birth) planPrivileges() {
 	if c.noNewPrivileges {
-		c.do(StepConfine, unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0)
+		c.add(StepConfine, unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)
 	}
 	if c.ruleset >= 0 {
-		_, _, errno := syscall.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(c.ruleset), 0, 0)
-		c.guard(StepLandlock, errno)
+		c.add(StepLandlock, unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(c.ruleset), 0).guard = true
 	}
 	if c.filter != nil {
-		_, _, errno := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(c.filter)))
-		c.guard(StepSeccomp, errno)
+		c.add(StepSeccomp, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, address(c.filter)).guard = true
 	}
 	if !c.drop {
 		return
 	}
-	for cap := uintptr(0); cap < 64; cap++ {
-		_, _, errno := syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, cap, 0, 0, 0, 0)
-		if errno == syscall.EINVAL && cap > 0 {
-			break // beyond the last one that this kernel knows
+	for b := uintptr(0); b < 64; b++ {
+		k := c.add(StepConfine, unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, b)
+		if b > 0 {
+			k.pardon[0] = syscall.EINVAL // beyond the last one that this kernel knows
 		}
-		if errno == syscall.EPERM && c.noNewPrivileges {
-			break // without CAP_SETPCAP the set stays, and what it bounds cannot be gained any more
-		}
-		if errno != 0 {
-			c.end(StepConfine, errno)
+		if c.noNewPrivileges {
+			k.pardon[1] = syscall.EPERM // without CAP_SETPCAP the set stays, and what it bounds cannot be gained any more
 		}
 	}
-	c.do(StepConfine, unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0)
-	c.do(StepConfine, unix.SYS_CAPSET, uintptr(unsafe.Pointer(&c.caps)), uintptr(unsafe.Pointer(&c.none[0])), 0)
-}
-
-// do calls the system; a failure ends the child.
-//
-//go:norace
-//go:nosplit
-func (c *birth) do(step Step, call, a, b, d uintptr) uintptr {
-	r, _, errno := syscall.RawSyscall6(call, a, b, d, 0, 0, 0)
-	if errno != 0 {
-		c.end(step, errno)
-	}
-	return r
-}
-
-// guard tells of a guard that could not be set, and ends the child if it must be.
-//
-//go:norace
-//go:nosplit
-func (c *birth) guard(step Step, errno syscall.Errno) {
-	if errno == 0 {
-		return
-	}
-	if c.must {
-		c.end(step, errno)
-	}
-	c.tell(step, errno)
-}
-
-//go:norace
-//go:nosplit
-func (c *birth) tell(step Step, errno syscall.Errno) {
-	c.words[0], c.words[1] = uint64(step), uint64(errno)
-	syscall.RawSyscall(unix.SYS_WRITE, uintptr(c.report), uintptr(unsafe.Pointer(&c.words)), unsafe.Sizeof(c.words))
-}
-
-//go:norace
-//go:nosplit
-func (c *birth) end(step Step, errno syscall.Errno) {
-	c.tell(step, errno)
-	for {
-		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 253, 0, 0)
-	}
+	c.add(StepConfine, unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL)
+	c.add(StepConfine, unix.SYS_CAPSET, address(&c.caps), address(&c.none[0]))
 }
 
 // bear forks the child and waits until it has been executed or has failed. The failures that it lived through are given
 // back too: each is a guard that could not be set.
 func (c *birth) bear(path string, args, env []string) (pid int, unset []failure, err *failure) {
-	c.caps.Version = unix.LINUX_CAPABILITY_VERSION_3
-	pointers := [3]error{}
-	c.path, pointers[0] = syscall.BytePtrFromString(path)
-	argv, e := syscall.SlicePtrFromStrings(args)
-	pointers[1] = e
-	envv, e := syscall.SlicePtrFromStrings(env)
-	pointers[2] = e
-	for _, e := range pointers {
+	var bad [3]error
+	c.path, bad[0] = syscall.BytePtrFromString(path)
+	c.argv, bad[1] = syscall.SlicePtrFromStrings(args)
+	c.envv, bad[2] = syscall.SlicePtrFromStrings(env)
+	for _, e := range bad {
 		if e != nil {
 			return 0, nil, &failure{StepExec, syscall.EINVAL} // a NUL
 		}
 	}
-	c.argv, c.envv = &argv[0], &envv[0]
 	var pipe [2]int
 	if e := unix.Pipe2(pipe[:], unix.O_CLOEXEC); e != nil {
 		return 0, nil, &failure{StepFork, e.(syscall.Errno)}
 	}
-	c.report, c.spare = pipe[1], max(c.spare, pipe[1]+1)
+	c.report, c.self = int32(pipe[1]), c
+	c.plan()
 	child, errno := c.part()
-	runtime.KeepAlive(argv)
-	runtime.KeepAlive(envv)
+	runtime.KeepAlive(c)
 	unix.Close(pipe[1])
 	defer unix.Close(pipe[0])
 	if errno != 0 {
@@ -334,25 +314,35 @@ func (c *birth) part() (pid, errno uintptr) {
 	return pid, errno
 }
 
+// ignored are the signals that this process ignores now.
+func ignored() (set uint64) {
+	for sig := uintptr(1); sig <= 64; sig++ {
+		var have sigaction
+		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&have)), 8, 0, 0)
+		if have.handler == 1 {
+			set |= 1 << (sig - 1)
+		}
+	}
+	return set
+}
+
 // InNamespaces executes a shim as the init of a new user and PID namespace, in a process group of its own, and returns its
 // pid. files become its descriptors. The user is mapped to itself: one that was mapped to 0 could trace the shim and
 // rewrite it. It is for the engine; the caller owns the child.
 func InNamespaces(path string, args, env []string, files []int) (int, error) {
 	uid, gid := strconv.Itoa(unix.Geteuid()), strconv.Itoa(unix.Getegid())
-	c := &birth{flags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID, cgroup: -1, terminal: -1, ruleset: -1, group: true, reset: true,
-		files: files, spare: len(files),
-		// CAP_SETPCAP to empty the worker's bounding set, CAP_KILL for a worker that changes its user.
-		raise: []uintptr{unix.CAP_SETPCAP, unix.CAP_KILL}}
-	for _, fd := range files {
-		c.spare = max(c.spare, fd+1)
-	}
-	for i, m := range [...][2]string{
+	c := &birth{flags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID, cgroup: -1, terminal: -1, ruleset: -1, group: true,
+		files: files, deaf: ignored(),
+		// CAP_SETPCAP to empty the worker's bounding set, CAP_KILL for a worker that changes its user, CAP_SYS_ADMIN to guard
+		// one that has not been asked to do without new privileges. The worker gets none of them.
+		raise: []uint{unix.CAP_SETPCAP, unix.CAP_KILL, unix.CAP_SYS_ADMIN}}
+	for _, m := range [...][2]string{
 		{"/proc/self/setgroups", "deny"}, // before gid_map, see user_namespaces(7)
 		{"/proc/self/uid_map", uid + " " + uid + " 1\n"},
 		{"/proc/self/gid_map", gid + " " + gid + " 1\n"},
 	} {
 		path, _ := syscall.BytePtrFromString(m[0])
-		c.maps[i] = mapping{path, []byte(m[1])}
+		c.maps = append(c.maps, mapping{path, []byte(m[1])})
 	}
 	pid, _, failed := c.bear(path, args, env)
 	if failed == nil {
