@@ -9,6 +9,10 @@
 // The package takes no process-wide act in its host: no signal handlers, no wait for children that it did not start, no
 // limits. On Linux all levels above the process group need a shim, which is the program itself, executed again: see
 // package shimhook. Everything here is safe for concurrent use, and any number of trees can live at once.
+//
+// A program that is PID 1, as in a container, becomes the parent of every orphan and has to collect it (wait(2)); this
+// package collects its own children alone. A tree that is proved empty leaves none, but on the level group, and where
+// somebody has killed the shim, the escapees come to that program: dead ones stay zombies until it waits for them.
 package tree
 
 import (

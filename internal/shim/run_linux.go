@@ -43,8 +43,31 @@ func run(trigger int) {
 		s.cgroup, s.cgroupKill = engine+1, engine+2
 	}
 	s.start(deaf)
+	stock()
 	go s.reap()
 	s.watch()
+}
+
+// spares is how many threads the shim keeps in stock: reap needs one, and the runtime one to hand over to.
+const spares = 4
+
+// stock makes the threads that Go's runtime will want, while they can be had: it keeps them. Where the worker has used up all
+// the tasks of a cgroup that the shim is in too, the runtime would end the shim for want of one (newosproc in
+// runtime/os_linux.go). The command is executed already: its start does not wait for them.
+func stock() {
+	release := make(chan struct{})
+	var there sync.WaitGroup
+	for range spares {
+		there.Add(1)
+		go func() {
+			runtime.LockOSThread() // waiting, it keeps its thread, and the next one needs another
+			there.Done()
+			<-release
+			runtime.UnlockOSThread()
+		}()
+	}
+	there.Wait()
+	close(release)
 }
 
 type shim struct {
