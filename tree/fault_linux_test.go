@@ -90,8 +90,8 @@ func halfStarted(before int) string {
 }
 
 // The engine is killed at each boundary of the system calls of its start, on each rung that promises to be host-death-safe:
-// nobody is left, neither of the worker's nor a shim. Red with shim.cut doing nothing once the engine
-// is dead.
+// nobody is left, neither of the worker's nor a shim. Red on the PID namespaces with shim.cut doing
+// nothing once the engine is dead.
 func TestEngineKilledAtEachCall(t *testing.T) {
 	for _, rung := range hostDeathSafe(t) {
 		t.Run(rung, func(t *testing.T) {
