@@ -103,7 +103,7 @@ func TestKillWithTasksExhausted(t *testing.T) {
 			t.Logf("not tested here: %v", err)
 			return
 		}
-		defer removeCgroup(place, 1)
+		defer until(t, "the cgroup is empty", func() bool { return removeCgroup(place, 1) == nil })
 		if err := os.WriteFile(place+"/pids.max", []byte("80"), 0); err != nil {
 			t.Fatal(err)
 		}
