@@ -340,10 +340,8 @@ func (c *cell) judge() []string {
 func (c *cell) guards(attack string) bool {
 	what, whom, _ := strings.Cut(strings.TrimSuffix(attack, " "+victim.Through), " ")
 	switch what {
-	case "kill", "stop", "trace", "rewrite":
+	case "kill", "stop", "trace", "rewrite", "starve", "choke":
 		return c.started.Facts.Guarded
-	case "starve", "choke": // an init that cannot go on ends its namespace: nothing is gained by it
-		return c.started.Facts.Guarded && !strings.HasPrefix(c.rung, "pidns")
 	case "bear", "mount":
 		return c.started.Facts.Guarded && c.rung == "cgroup"
 	case "move": // to hierarchies of the first version, which hold nothing, it may

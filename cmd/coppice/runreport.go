@@ -93,8 +93,8 @@ func (r *commandRun) line() string {
 		return "" // the error tells
 	}
 	line := r.cutLine()
-	if r.tree.Level() >= tree.Tracked {
-		return line
+	if r.tree.Level() >= tree.Tracked || r.options.rung != "" {
+		return line // as it should be, or as it was asked for
 	}
 	weak := "level " + r.tree.Level().String() + " only: a process that left the process group is not seen, and lives on"
 	if line == "" {
