@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Process is one process as the system showed it. Pid and Start together are its identity.
@@ -122,17 +123,28 @@ func (p Process) kill() {
 	}
 }
 
+// orphanPatience is how long the dead get from the end of the witness, which they let go of first, to be dead.
+const orphanPatience = 200 * time.Millisecond
+
 // collectOrphans collects the dead that came to this process because it is the first of its namespace, as the program of
 // a container may be. Nobody else will.
 func collectOrphans() {
 	if os.Getpid() != 1 {
 		return
 	}
-	for _, p := range processes() {
-		if p.dead && p.parent == 1 {
-			if handle, err := os.FindProcess(p.Pid); err == nil {
+	for until := time.Now().Add(orphanPatience); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		left := false
+		for _, p := range processes() {
+			if p.parent != 1 {
+				continue
+			}
+			left = true
+			if handle, err := os.FindProcess(p.Pid); err == nil && p.dead {
 				handle.Wait() // it has ended: this returns at once
 			}
+		}
+		if !left {
+			return
 		}
 	}
 }

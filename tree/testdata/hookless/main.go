@@ -17,7 +17,7 @@ func main() {
 	}
 	_, err := tree.Start(context.Background(), tree.Spec{Path: "/bin/true", Level: tree.Tracked})
 	var no *tree.LevelError
-	fmt.Println("no shim:", errors.As(err, &no) && no.Tried[len(no.Tried)-2].Reason == tree.ErrNoShim.Error())
+	fmt.Println("no shim:", errors.As(err, &no) && errors.Is(err, tree.ErrNoShim))
 	t, err := tree.Start(context.Background(), tree.Spec{Path: "/bin/true"})
 	if err != nil {
 		fmt.Println(err)
