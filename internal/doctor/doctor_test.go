@@ -79,7 +79,7 @@ func checkRung(t *testing.T, r Rung) {
 	// The control: the same tree does escape from a process group, and does outlive its engine there.
 	// A daemon whose fork is not over yet is still found below the leader, and swept up: then it was seen, and nobody escapes.
 	if r.Level == tree.Group && runtime.GOOS == "linux" &&
-		(!r.Kill.Held && r.Kill.Seen <= 1 || r.Kill.Held && len(r.Kill.Escaped) != 1 || !r.HostDeath.Survived || len(r.HostDeath.Survivors) != cast) {
+		(!r.Kill.Held && r.Kill.Seen <= 1 || r.Kill.Held && len(r.Kill.Escaped) != 1 || !r.HostDeath.Survived || len(r.HostDeath.Survivors) == 0) {
 		t.Errorf("%s: nothing escaped: kill %+v, host death %+v", r.Name, r.Kill, r.HostDeath)
 	}
 }
