@@ -244,7 +244,7 @@ func TestAsNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), bin, "-test.v", "-test.timeout=8m", "-test.skip=Matrix|WithoutHook|Link|Group|GivenUp")
+	cmd := exec.CommandContext(t.Context(), bin, "-test.v", "-test.timeout=15m", "-test.skip=Matrix|WithoutHook|Link|Group|GivenUp")
 	cmd.Dir = filepath.Join(dir, "tmp")
 	rounds := cmp.Or(os.Getenv("COPPICE_TEST_ROUNDS"), "40")
 	cmd.Env = []string{"PATH=/bin:/usr/bin", "TMPDIR=" + cmd.Dir, "COPPICE_TEST_ROUNDS=" + rounds}
