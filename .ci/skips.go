@@ -1,5 +1,6 @@
-// Command skips reads the output of `go test -json`, prints it as go test would, and fails if a test was skipped that is
-// not on the list of those which may be.
+// Command skips reads the output of `go test -json`, prints it as go test would, and holds the skipped tests against a list
+// of those that this place has to skip. It fails if a test was skipped that is not on the list or for want of something
+// else, if one of the list was not skipped, and if a test that was skipped names nothing that is missing.
 package main
 
 import (
@@ -15,10 +16,10 @@ import (
 )
 
 func main() {
-	allow := flag.String("allow", "", "file of tests that may be skipped, a line each: package/Test/sub, where * is anything")
+	expect := flag.String("expect", "", "file of tests that are skipped here, a line each: package/Test/sub: capability, where * is anything")
 	names := flag.Bool("list", false, "print the names of the tests that passed")
 	flag.Parse()
-	allowed, err := list(*allow)
+	expected, err := list(*expect)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "skips:", err)
 		os.Exit(2)
@@ -57,32 +58,64 @@ func main() {
 			fmt.Print(strings.Join(output[name], ""))
 		case e.Action == "skip":
 			skipped = append(skipped, name)
-			fmt.Print(strings.Join(output[name], ""))
 		}
 	}
 	if err := in.Err(); err != nil {
 		fmt.Fprintln(os.Stderr, "skips:", err)
 		os.Exit(2)
 	}
-	unexpected := 0
-	for _, name := range skipped {
-		if !slices.ContainsFunc(allowed, func(re *regexp.Regexp) bool { return re.MatchString(name) }) {
-			fmt.Printf("skipped, and may not be: %s\n", name)
-			unexpected++
-		}
-	}
+	wrong := judge(skipped, output, expected)
 	if *names {
 		for _, pkg := range slices.Sorted(maps.Keys(ran)) {
 			fmt.Println(pkg+":", strings.Join(ran[pkg], " "))
 		}
 	}
 	fmt.Printf("%d passed, %d failed, %d skipped\n", passed, failed, len(skipped))
-	if failed > 0 || broken || unexpected > 0 || passed == 0 {
+	if failed > 0 || broken || wrong > 0 || passed == 0 {
 		os.Exit(1)
 	}
 }
 
-func list(path string) ([]*regexp.Regexp, error) {
+// skip is a line of the list.
+type skip struct {
+	line       string
+	name       *regexp.Regexp
+	capability string
+	occurred   bool
+}
+
+// missing is how a test says what it is skipped for.
+var missing = regexp.MustCompile(`(?m): missing: ([^\n]+)`)
+
+// judge prints what is skipped, and what is wrong with it; it returns how much that is.
+func judge(skipped []string, output map[string][]string, expected []*skip) (wrong int) {
+	for _, name := range skipped {
+		said := missing.FindStringSubmatch(strings.Join(output[name], ""))
+		if said == nil {
+			fmt.Printf("skipped, and does not say what is missing: %s\n%s", name, strings.Join(output[name], ""))
+			wrong++
+			continue
+		}
+		at := slices.IndexFunc(expected, func(e *skip) bool { return e.name.MatchString(name) && strings.HasPrefix(said[1], e.capability) })
+		if at < 0 {
+			fmt.Printf("skipped, and not expected to be: %s: missing: %s\n", name, said[1])
+			wrong++
+			continue
+		}
+		expected[at].occurred = true
+	}
+	for _, e := range expected {
+		if !e.occurred {
+			fmt.Printf("expected to be skipped, and was not: %s\n", e.line)
+			wrong++
+			continue
+		}
+		fmt.Printf("skipped as expected: %s\n", e.line)
+	}
+	return wrong
+}
+
+func list(path string) ([]*skip, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -90,12 +123,17 @@ func list(path string) ([]*regexp.Regexp, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []*regexp.Regexp
+	var out []*skip
 	for line := range strings.Lines(string(b)) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			re := strings.ReplaceAll(regexp.QuoteMeta(line), `\*`, ".*")
-			out = append(out, regexp.MustCompile("^"+re+"$"))
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
 		}
+		name, capability, ok := strings.Cut(line, ": ")
+		if !ok || capability == "" {
+			return nil, fmt.Errorf("%s: %q is not test: capability", path, line)
+		}
+		re := strings.ReplaceAll(regexp.QuoteMeta(name), `\*`, ".*")
+		out = append(out, &skip{line: line, name: regexp.MustCompile("^" + re + "$"), capability: capability})
 	}
 	return out, nil
 }

@@ -47,7 +47,7 @@ var tokens atomic.Int64
 func session(t *testing.T, victim string, change ...func(*Spec)) *stand {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		t.Skip("no /proc to look at the victims from outside")
+		t.Skip("missing: /proc, to look at the victims from outside")
 	}
 	b := &stand{t: t, token: fmt.Sprintf("t%d-%d", os.Getpid(), tokens.Add(1))}
 	spec := Spec{Name: "test/" + victim, Command: []string{program(), "victim", victim, b.token}, Scratch: t.TempDir(),
@@ -119,7 +119,7 @@ func (b *stand) told() ([]Cut, []Line) {
 // rungs runs a test on every rung above the group that this host has for this user.
 func rungs(t *testing.T, f func(t *testing.T, rung string)) {
 	for _, rung := range tree.Rungs() {
-		// Each user has one way to a PID namespace, and not the other.
+		// One way to a PID namespace will do: root's is the direct one, everybody else's that with a user namespace.
 		other := map[bool]string{true: "pidns-user", false: "pidns"}[os.Geteuid() == 0]
 		if rung == "group" || strings.HasPrefix(rung, "job") || rung == other {
 			continue
@@ -127,7 +127,7 @@ func rungs(t *testing.T, f func(t *testing.T, rung string)) {
 		t.Run(rung, func(t *testing.T) {
 			started, err := tree.Start(context.Background(), tree.Spec{Path: "/bin/true", Rung: rung})
 			if err != nil {
-				t.Skip(err)
+				t.Skipf("missing: rung %s: %v", rung, err)
 			}
 			started.Kill(context.Background(), "")
 			f(t, rung)
@@ -544,7 +544,7 @@ func TestShimGuarded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f := probe.Facts(); !f.Guarded {
-		t.Skip("needs Landlock that scopes signals: ", f.Unguarded)
+		t.Skipf("missing: Landlock that scopes signals: %s", f.Unguarded)
 	}
 	_, err = b.dispatch("killshim", 2, "", long)
 	if !as(func(e *HandlerError) bool { return strings.Contains(e.Fault.Text, "not permitted") })(err) {

@@ -195,7 +195,7 @@ func TestShimHoldsNoPipe(t *testing.T) {
 // one that keeps it from leaving its cgroup takes it away. Red with an access to files handled for every guard.
 func TestGuardsAndMounts(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can mount")
+		t.Skip("missing: root, to mount")
 	}
 	for _, rung := range available(t) {
 		if !guarded(t, rung) || rung == "pidns-user" {
@@ -227,7 +227,7 @@ func TestGuardsAndMounts(t *testing.T) {
 // TestAsNobody runs most of it again as a user without privileges, who has other rungs.
 func TestAsNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can become somebody else")
+		t.Skip("missing: root, to become somebody else")
 	}
 	dir, err := os.MkdirTemp("", "coppice")
 	if err != nil {

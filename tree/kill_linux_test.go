@@ -100,8 +100,7 @@ func TestKillWithTasksExhausted(t *testing.T) {
 	if os.Geteuid() == 0 { // whom no such limit binds
 		place := "/sys/fs/cgroup/pids/coppicetest-" + rand.Text()
 		if err := os.Mkdir(place, 0o755); err != nil {
-			t.Logf("not tested here: %v", err)
-			return
+			t.Skipf("missing: the pids controller of cgroup version 1: %v", err)
 		}
 		defer until(t, "the cgroup is empty", func() bool { return removeCgroup(place, 1) == nil })
 		if err := os.WriteFile(place+"/pids.max", []byte("80"), 0); err != nil {

@@ -98,7 +98,7 @@ func TestStartRefusesLess(t *testing.T) {
 // shim killed in shimmed.abandon without having been asked.
 func TestAbandonTakesTheCommandBack(t *testing.T) {
 	if !slices.Contains(available(t), "subreaper") {
-		t.Skip("no subreaper")
+		t.Skip("missing: rung subreaper")
 	}
 	x := newWitness(t)
 	stdin, _ := pipe(t)
@@ -167,13 +167,13 @@ func TestGivenUpStartLeavesNothing(t *testing.T) {
 func TestWithoutHook(t *testing.T) {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
-		t.Skip("no go command")
+		t.Skip("missing: the go command")
 	}
 	bin := filepath.Join(t.TempDir(), "hookless")
 	build := exec.Command(goTool, "build", "-o", bin, "./testdata/hookless")
 	if out, err := build.CombinedOutput(); err != nil {
 		if os.Geteuid() != 0 {
-			t.Skipf("cannot build as this user: %v", err)
+			t.Skipf("missing: a place to build in as this user: %v", err)
 		}
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -287,12 +287,12 @@ func BenchmarkStartKill(b *testing.B) {
 			}
 		}
 	})
-	for _, rung := range available(b) {
+	for _, rung := range Rungs() {
 		b.Run(rung, func(b *testing.B) {
 			for b.Loop() {
 				tree, err := Start(b.Context(), Spec{Path: "/bin/true", Rung: rung})
 				if err != nil {
-					b.Fatal(err)
+					b.Skipf("missing: rung %s: %v", rung, err)
 				}
 				if _, err := tree.Kill(b.Context(), "bench"); err != nil {
 					b.Fatal(err)

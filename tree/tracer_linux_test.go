@@ -195,7 +195,7 @@ func traced(t *testing.T, e watched, births bool, at int) (hit string, passed in
 	defer runtime.UnlockOSThread()
 	r := &tracer{t: t, engine: e.cmd.Process.Pid, births: births, at: at}
 	if err := r.attach(); err != nil {
-		t.Skipf("this host does not let a test trace its own child: %v", err)
+		t.Skipf("missing: ptrace of a child: %v", err)
 	}
 	e.ask.WriteString("go\n")
 	r.run()

@@ -42,7 +42,7 @@ func newConsole(t *testing.T) *console {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		t.Skipf("needs /dev/ptmx: %v", err)
+		t.Skipf("missing: /dev/ptmx: %v", err)
 	}
 	raw, err := master.SyscallConn()
 	if err != nil {
@@ -59,7 +59,7 @@ func newConsole(t *testing.T) *console {
 	}
 	fd, err := unix.Open(fmt.Sprintf("/dev/pts/%d", number), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Skipf("needs /dev/pts: %v", err)
+		t.Skipf("missing: /dev/pts: %v", err)
 	}
 	c := &console{t: t, master: master, slave: os.NewFile(uintptr(fd), "slave"), change: make(chan struct{})}
 	unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80})
@@ -215,7 +215,7 @@ func needs(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
-			t.Skipf("needs %s", p)
+			t.Skipf("missing: %s", p)
 		}
 	}
 }

@@ -296,7 +296,7 @@ func TestLoad(t *testing.T) {
 // without EvalSymlinks in Parse.
 func TestLinkToFolder(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("making links needs a privilege there")
+		t.Skip("missing: the privilege to make links")
 	}
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -337,7 +337,7 @@ func TestLinkToFolder(t *testing.T) {
 // the root's.
 func TestLinkOutside(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("making links needs a privilege there")
+		t.Skip("missing: the privilege to make links")
 	}
 	dir := t.TempDir()
 	outside := filepath.Join(t.TempDir(), "adt.py")

@@ -101,7 +101,7 @@ func swap(t *testing.T, path, to string) {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(to, path); err != nil {
-		t.Skipf("missing: symbolic links (%v)", err)
+		t.Skipf("missing: symbolic links: %v", err)
 	}
 }
 

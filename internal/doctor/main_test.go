@@ -118,6 +118,6 @@ func eventually(t *testing.T, what string, done func() bool) {
 func needsProc(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		t.Skip("needs /proc")
+		t.Skip("missing: /proc")
 	}
 }

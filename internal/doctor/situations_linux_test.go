@@ -110,12 +110,12 @@ func born(flags uintptr) func(*exec.Cmd) {
 func needsRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root")
+		t.Skip("missing: root")
 	}
 	cmd := exec.Command("/bin/true")
 	born(unix.CLONE_NEWPID | unix.CLONE_NEWNS)(cmd)
 	if err := cmd.Run(); err != nil {
-		t.Skip("needs namespaces: ", err)
+		t.Skipf("missing: namespaces: %v", err)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestNoCgroupLeft(t *testing.T) {
 	dir, err := os.MkdirTemp(mount, "coppice-test-")
 	if mount == "" || err != nil {
 		os.Remove(dir)
-		t.Skip("needs a cgroup of its own: ", err)
+		t.Skipf("missing: cgroup v2 to make a cgroup in: %v", err)
 	}
 	folder, err := os.Open(dir)
 	if err != nil {
@@ -221,7 +221,7 @@ func TestReadOnlyCgroups(t *testing.T) {
 	needsRoot(t)
 	x := run(t, born(unix.CLONE_NEWNS), wordSituate, "read-only")
 	if v2 := x.feature(t, "cgroup"); !v2.Works {
-		t.Skip("needs cgroup v2: ", v2.Reason)
+		t.Skipf("missing: cgroup v2: %s", v2.Reason)
 	}
 	if rung := x.rung(t, "cgroup"); rung.Works || !strings.HasSuffix(rung.Reason, "read-only file system") || rung.Hint == "" {
 		t.Errorf("%+v", rung)
@@ -282,7 +282,7 @@ func TestFiltered(t *testing.T) {
 func TestAgainstUnshare(t *testing.T) {
 	unshare, err := exec.LookPath("unshare")
 	if err != nil {
-		t.Skip("needs unshare(1)")
+		t.Skip("missing: unshare(1)")
 	}
 	x := run(t, nil, wordExamine)
 	flags := map[string][]string{"user-namespace": {"-U"}, "pid-namespace": {"-p", "-f"}, "network-namespace": {"-n"},

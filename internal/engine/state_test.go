@@ -111,7 +111,7 @@ func TestStateOfAHostileWorker(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := os.Symlink(decoy, path); err != nil {
-			t.Skipf("missing: symbolic links (%v)", err)
+			t.Skipf("missing: symbolic links: %v", err)
 		}
 		open(t, dir)
 		if b, err := os.ReadFile(filepath.Join(decoy, "keep", "file")); err != nil || string(b) != "mine" {
@@ -132,7 +132,7 @@ func TestSnapshotFollowsLinks(t *testing.T) {
 	for link, to := range map[string]string{"linked": filepath.Join(elsewhere, "lib"), "one.py": filepath.Join(elsewhere, "lib", "tables.py"),
 		"circle": ".", "nowhere": "not/there", "a1": "a2", "a2": "a1"} {
 		if err := os.Symlink(to, filepath.Join(real, link)); err != nil {
-			t.Skipf("missing: symbolic links (%v)", err)
+			t.Skipf("missing: symbolic links: %v", err)
 		}
 	}
 	current := filepath.Join(t.TempDir(), "current")

@@ -23,12 +23,12 @@ func findPython(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("python3")
 	if err != nil {
-		t.Skip("python3 is missing: the Python SDK is not tested here")
+		t.Skip("missing: python3")
 	}
 	look := exec.Command(path, "-I", "-c", "import sys; print(sys.executable); sys.exit(sys.version_info < (3, 9))")
 	out, err := look.Output()
 	if err != nil {
-		t.Skipf("%s is missing, broken or older than 3.9 (%v): the Python SDK is not tested here", path, err)
+		t.Skipf("missing: python3 from 3.9 on: %s: %v", path, err)
 	}
 	return strings.TrimSpace(string(out)) // the interpreter itself, not a launcher in front of it
 }
@@ -130,7 +130,7 @@ type process struct {
 func start(t *testing.T, source string) *process {
 	t.Helper()
 	if runtime.GOOS == "windows" {
-		t.Skip("descriptors 3 and 4 are missing on windows: the runner is not tested here")
+		t.Skip("missing: descriptors 3 and 4 of a child, which os/exec does not hand over on Windows")
 	}
 	python := findPython(t)
 	dir := t.TempDir()

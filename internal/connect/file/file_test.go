@@ -157,7 +157,7 @@ func adt(id string) []byte {
 func link(t *testing.T, target, path string) {
 	t.Helper()
 	if err := os.Symlink(target, path); err != nil {
-		t.Skipf("symbolic links: %v", err)
+		t.Skipf("missing: symbolic links: %v", err)
 	}
 }
 

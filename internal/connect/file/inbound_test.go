@@ -277,7 +277,7 @@ func TestErrorFolderIsALink(t *testing.T) {
 // Events bring a file without a poll: not the first one, which the first look may find. Red without renew.
 func TestWatches(t *testing.T) {
 	if runtime.GOOS != "linux" && runtime.GOOS != "windows" && runtime.GOOS != "darwin" {
-		t.Skip("events are not promised here")
+		t.Skip("missing: events of files")
 	}
 	dir := t.TempDir()
 	sink := connecttest.NewSink()
@@ -301,7 +301,7 @@ func TestFolderReplaced(t *testing.T) {
 	sink.AwaitMessages(t, 1)
 	wantGone(t, filepath.Join(dir, "a.hl7"))
 	if err := os.Rename(dir, dir+".old"); err != nil {
-		t.Skipf("a watched folder cannot be renamed here: %v", err)
+		t.Skipf("missing: renaming of a watched folder: %v", err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -313,7 +313,7 @@ func TestFolderReplaced(t *testing.T) {
 // One file that cannot be read holds up no other.
 func TestUnreadable(t *testing.T) {
 	if os.Geteuid() <= 0 {
-		t.Skip("root reads everything, and Windows has no such mode")
+		t.Skip("missing: a user who may not read every file")
 	}
 	dir := t.TempDir()
 	sink := connecttest.NewSink()

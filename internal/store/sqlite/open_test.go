@@ -81,7 +81,7 @@ func TestLockedByThisProcess(t *testing.T) {
 // Red when createFile makes the file 0644, whose mode the log then takes too, and when the folder is made 0755.
 func TestFileModes(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("the mode bits mean nothing there")
+		t.Skip("missing: mode bits of files")
 	}
 	dir := filepath.Join(t.TempDir(), "a", "b c?#%41")
 	path := filepath.Join(dir, "coppice.db")

@@ -40,7 +40,7 @@ func tortured(t *testing.T, ctx context.Context, args ...string) (status int, st
 // returning nobody.
 func TestTimeoutLeavesWhatHasLeftIt(t *testing.T) {
 	if _, err := exec.LookPath("timeout"); err != nil {
-		t.Skip("no timeout(1)")
+		t.Skip("missing: timeout(1)")
 	}
 	status, out, errs := tortured(t, t.Context(), "--victims", "sleeper,deaf", "--ends", "exit,term",
 		"--deadline-in-tool", "2s", "--", "timeout", "-k", "0.2", "2")
