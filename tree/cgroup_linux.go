@@ -128,8 +128,8 @@ func sweepLeaves(own, me string) {
 
 // mayLive says whether a process lives, or cannot be told dead: /proc may hide another user's (hidepid of proc(5)).
 func mayLive(pid int, start uint64) bool {
-	if p, ok := shim.Read(pid); ok {
-		return p.Start == start && !p.Dead()
+	if _, told := shim.Read(pid); told {
+		return shim.Process{Pid: pid, Start: start}.Alive()
 	}
 	return unix.Kill(pid, 0) != unix.ESRCH
 }

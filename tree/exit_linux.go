@@ -91,7 +91,7 @@ func groupMembers(group int, leader bool) []Member {
 		for _, p := range list {
 			if !p.Dead() && !seen[p.Pid] {
 				seen[p.Pid] = true
-				out = append(out, Member{Pid: p.Pid, Parent: p.Parent, Name: p.Name, Start: p.Start})
+				out = append(out, member(p))
 			}
 		}
 	}
@@ -134,20 +134,18 @@ func sweep(group int) []Member {
 	for _, p := range shim.Descendants(group) {
 		if p.Group != group && !p.Dead() {
 			p.Kill()
-			out = append(out, Member{Pid: p.Pid, Parent: p.Parent, Name: p.Name, Start: p.Start})
+			out = append(out, member(p))
 		}
 	}
 	return out
 }
 
-func anyAlive(members []Member) bool {
-	for _, m := range members {
-		if p, ok := shim.Read(m.Pid); ok && p.Start == m.Start && !p.Dead() {
-			return true
-		}
-	}
-	return false
+func member(p shim.Process) Member {
+	return Member{Pid: p.Pid, Parent: p.Parent, Name: p.Name, Start: p.Start}
 }
+
+// lives says whether it is that process still, and not dead.
+func lives(m Member) bool { return shim.Process{Pid: m.Pid, Start: m.Start}.Alive() }
 
 // tick is what /proc counts CPU time in: USER_HZ is 100 on every architecture that Go knows (time(7), sysconf(3)).
 const tick = 10 * time.Millisecond

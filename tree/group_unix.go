@@ -150,12 +150,12 @@ func (g *grouped) empty() error {
 	}
 	for pause := 50 * time.Microsecond; ; pause = min(pause*2, 20*time.Millisecond) {
 		switch err := syscall.Kill(-g.process.Pid, 0); {
-		case errors.Is(err, syscall.ESRCH) && !anyAlive(swept):
+		case errors.Is(err, syscall.ESRCH) && !slices.ContainsFunc(swept, lives):
 			return nil
 		case errors.Is(err, syscall.ESRCH):
 		case err != nil && !errors.Is(err, syscall.EPERM):
 			return fmt.Errorf("look at process group %d: %w", g.process.Pid, err)
-		case allDead(g.process.Pid) && !anyAlive(swept): // or the number is another's
+		case allDead(g.process.Pid) && !slices.ContainsFunc(swept, lives): // or the number is another's
 			return nil
 		}
 		time.Sleep(pause)

@@ -12,7 +12,6 @@ import (
 
 	"coppice.dev/coppice/internal/shim"
 	"coppice.dev/coppice/internal/victim"
-	"coppice.dev/coppice/internal/victim/observer"
 )
 
 // Somebody of the same user can stop the shim. Red on a subreaper and in a cgroup with the SIGCONT in shimmed.kill removed.
@@ -87,7 +86,7 @@ func TestKillGoesOnWithoutItsCaller(t *testing.T) {
 		case <-within(t).Done():
 			t.Fatalf("%s: it does not go on", rung)
 		}
-		x.gone(slices.DeleteFunc(seen, func(p shim.Process) bool { return rung == "group" && !observer.Lives(p) }))
+		x.gone(slices.DeleteFunc(seen, func(p shim.Process) bool { return rung == "group" && !p.Alive() }))
 	}
 }
 

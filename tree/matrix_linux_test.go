@@ -149,7 +149,7 @@ func wanted(turn int, name string) bool { return full() || name == "daemon" || t
 
 // look sees to the canary.
 func (m *matrix) look() []string {
-	if now, ok := shim.Read(m.canary.Pid); !ok || now.Start != m.canary.Start || now.State != 'S' && now.State != 'R' {
+	if now, ok := m.canary.Now(); !ok || now.State != 'S' && now.State != 'R' {
 		return []string{fmt.Sprintf("the canary, %+v, is now %+v", m.canary, now)}
 	}
 	return nil
@@ -204,7 +204,7 @@ func (c *cell) run(m *matrix) observer.Outcome {
 	begun := time.Now()
 	c.act(m.t.Context(), e, shims)
 	if c.ended != nil {
-		c.undead = slices.DeleteFunc(slices.Clone(tree), func(p shim.Process) bool { return !observer.Exists(p) })
+		c.undead = slices.DeleteFunc(slices.Clone(tree), func(p shim.Process) bool { _, there := p.Now(); return !there })
 		if c.end == "shim" {
 			// Its dead may be left to the host's init, whenever that collects them, and the init of a namespace that the
 			// victim made is there until the last of its own has gone: it holds nothing any more.
@@ -292,10 +292,10 @@ func (c *cell) observe(m *matrix, x *observer.Observer, seen []shim.Process) tim
 	}
 	if len(left) == 0 {
 		for _, p := range seen { // the shims among them, which hold no pipe
-			for observer.Lives(p) && ctx.Err() == nil {
+			for p.Alive() && ctx.Err() == nil {
 				time.Sleep(time.Millisecond) // no event tells of it
 			}
-			if observer.Lives(p) {
+			if p.Alive() {
 				c.left = append(c.left, p)
 			}
 		}

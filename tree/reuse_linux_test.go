@@ -228,7 +228,7 @@ func TestNumberIsAnothersBetweenLookAndKill(t *testing.T) {
 		t.Fatal("both were born within a clock tick")
 	}
 	seen.Kill()
-	if anyAlive([]Member{{Pid: seen.Pid, Start: seen.Start}}) {
+	if lives(member(seen)) {
 		t.Error(fmt.Sprint(seen.Pid, " is taken for the one that has ended"))
 	}
 	b.unharmed()

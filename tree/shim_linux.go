@@ -473,7 +473,7 @@ func descendants(root int) []Member {
 	var out []Member
 	for _, p := range shim.Descendants(root) {
 		if !p.Dead() {
-			out = append(out, Member{Pid: p.Pid, Parent: p.Parent, Name: p.Name, Start: p.Start})
+			out = append(out, member(p))
 		}
 	}
 	return out

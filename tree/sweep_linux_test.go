@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"coppice.dev/coppice/internal/shim"
-	"coppice.dev/coppice/internal/victim/observer"
 )
 
 // leaves are the cgroups below another whose name says that this identity made them.
@@ -125,7 +124,7 @@ func (e watched) killWithShim() {
 	for _, p := range shim.Descendants(pid) {
 		if p.Parent == pid {
 			p.Kill()
-			until(e.t, "the shim is dead", func() bool { return !observer.Lives(p) })
+			until(e.t, "the shim is dead", func() bool { return !p.Alive() })
 		}
 	}
 	e.kill()

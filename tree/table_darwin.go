@@ -52,15 +52,6 @@ func lives(m Member) bool {
 	return now.Start == m.Start && now.Pid == m.Pid && now.state != zombie
 }
 
-func anyAlive(members []Member) bool {
-	for _, m := range members {
-		if lives(m) {
-			return true
-		}
-	}
-	return false
-}
-
 // descendants are those of the root whose parents lead back to it.
 func descendants(all []entry, root int) (out []entry) {
 	inside := map[int]bool{root: true}

@@ -62,7 +62,7 @@ func (x *witness) holders() []shim.Process { return x.Holders() }
 func (x *witness) gone(seen []shim.Process) {
 	x.t.Helper()
 	for _, p := range seen {
-		if observer.Exists(p) {
+		if _, there := p.Now(); there {
 			x.t.Errorf("%d %q survives", p.Pid, p.Name)
 		}
 	}

@@ -219,7 +219,7 @@ func walk(size int) (time.Duration, error) {
 	}
 	cmd.Wait()
 	for _, p := range list {
-		for now, ok := shim.Read(p.Pid); ok && now.Start == p.Start && now.State != 'Z'; now, ok = shim.Read(p.Pid) {
+		for p.Alive() {
 			time.Sleep(50 * time.Microsecond)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"coppice.dev/coppice/internal/confine"
+	"coppice.dev/coppice/internal/shim"
 	"coppice.dev/coppice/tree"
 )
 
@@ -118,9 +119,9 @@ func TestKilled(t *testing.T) {
 }
 
 // playing are the children that have a word among their arguments.
-func playing(word string) []Process {
-	return slices.DeleteFunc(children(), func(p Process) bool {
-		return len(slices.DeleteFunc(marked(word), func(q Process) bool { return q.Pid != p.Pid })) == 0
+func playing(word string) []shim.Process {
+	return slices.DeleteFunc(children(), func(p shim.Process) bool {
+		return len(slices.DeleteFunc(marked(word), func(q shim.Process) bool { return q.Pid != p.Pid })) == 0
 	})
 }
 

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"coppice.dev/coppice/internal/shim"
 )
 
 // Host is what of the surroundings decides what a refusal means and what lifts it. It is read, not tried; a system that
@@ -50,7 +52,7 @@ func look() Host {
 	h := hostOf(os.ReadFile)
 	h.User, h.First = os.Geteuid(), os.Getpid() == 1
 	h.Unmapped = h.UserNamespace && !(mapped(os.ReadFile, "/proc/self/uid_map", h.User) && mapped(os.ReadFile, "/proc/self/gid_map", os.Getegid()))
-	h.ForeignProc = h.Kernel != "" && !procIsOurs()
+	h.ForeignProc = h.Kernel != "" && !shim.OwnProc()
 	if h.Container == "" && os.Getenv("container") != "" {
 		h.Container, h.Evidence = os.Getenv("container"), "the environment names it"
 	}

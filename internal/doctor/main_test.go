@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"coppice.dev/coppice/internal/shim"
 	_ "coppice.dev/coppice/tree/shimhook"
 )
 
@@ -51,10 +52,10 @@ func examine() {
 		os.Exit(2)
 	}
 	x := examined{Report: r}
-	for _, p := range processes() {
+	for _, p := range shim.All() {
 		switch {
-		case p.parent != os.Getpid():
-		case p.dead:
+		case p.Parent != os.Getpid():
+		case p.Dead():
 			x.Dead++
 		default:
 			x.Living++
@@ -95,9 +96,9 @@ func run(t *testing.T, change func(*exec.Cmd), args ...string) examined {
 }
 
 // children are the processes of any doctor that this test binary was.
-func children() (out []Process) {
+func children() (out []shim.Process) {
 	exe, _ := os.Executable()
-	for _, p := range processes() {
+	for _, p := range shim.All() {
 		if other, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.Pid)); err == nil && other == exe && p.Pid != os.Getpid() {
 			out = append(out, p)
 		}

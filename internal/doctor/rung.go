@@ -9,8 +9,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 
+	"coppice.dev/coppice/internal/shim"
 	"coppice.dev/coppice/tree"
 )
 
@@ -43,7 +45,7 @@ func (d *doctor) kill(ctx context.Context, rung string) (k killed) {
 	if err != nil {
 		return killed{refused: err}
 	}
-	var known []Process
+	var known []shim.Process
 	defer func() { // the last: it may take the tree along
 		if fault := s.end(known); fault != "" {
 			k.faults = append(k.faults, fault)
@@ -63,7 +65,7 @@ func (d *doctor) kill(ctx context.Context, rung string) (k killed) {
 	}
 	if k.kill.Held = s.left(lookFor(ctx, k.level >= tree.Tracked)); k.kill.Held {
 		known = marked(s.token)
-		k.kill.Escaped = known
+		k.kill.Escaped = told(known)
 	}
 	return k
 }
@@ -89,7 +91,7 @@ func (d *doctor) hostDeath(ctx context.Context, rung string, promised bool) (x d
 	if err != nil {
 		return died{death: HostDeath{Error: err.Error()}}
 	}
-	var known []Process
+	var known []shim.Process
 	defer func() {
 		if fault := s.end(known); fault != "" {
 			x.faults = append(x.faults, fault)
@@ -108,8 +110,8 @@ func (d *doctor) hostDeath(ctx context.Context, rung string, promised bool) (x d
 		end(engine)
 		return x
 	}
-	known = union(below(engine.Process.Pid), marked(s.token))
-	known = without(known, engine.Process.Pid)
+	known = still(union(shim.Descendants(engine.Process.Pid), marked(s.token)))
+	known = slices.DeleteFunc(known, func(p shim.Process) bool { return p.Pid == engine.Process.Pid })
 	end(engine)
 	began := time.Now()
 	for limit := lookFor(ctx, promised); ; time.Sleep(time.Millisecond) {
@@ -120,7 +122,7 @@ func (d *doctor) hostDeath(ctx context.Context, rung string, promised bool) (x d
 			return x
 		}
 		if x.death.Waited >= limit {
-			x.death.Survived, x.death.Survivors = true, known
+			x.death.Survived, x.death.Survivors = true, told(known)
 			return x
 		}
 	}
@@ -183,13 +185,4 @@ func (d *doctor) startEngine(ctx context.Context, rung string, s *stage) (*exec.
 func end(engine *exec.Cmd) {
 	engine.Process.Kill()
 	engine.Wait()
-}
-
-func without(list []Process, pid int) (out []Process) {
-	for _, p := range list {
-		if p.Pid != pid {
-			out = append(out, p)
-		}
-	}
-	return out
 }

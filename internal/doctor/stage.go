@@ -10,6 +10,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"coppice.dev/coppice/internal/shim"
 )
 
 // stage is what one hostile tree plays on. All of it holds two pipes: it holds the witness open, so that the pipe's end says
@@ -112,10 +114,10 @@ func (s *stage) left(wait time.Duration) bool {
 
 // end ends whatever is still on the stage: those that are known by their identity, and everybody else by the leash. It
 // returns a fault if somebody remains.
-func (s *stage) end(known []Process) (fault string) {
+func (s *stage) end(known []shim.Process) (fault string) {
 	s.handedOver()
 	for _, p := range known {
-		p.kill()
+		p.Kill()
 	}
 	s.leash.Close()
 	held := s.left(endPatience)

@@ -33,7 +33,7 @@ func samples(t *testing.T) [][]byte {
 	dir := filepath.Join("..", "..", "..", "shared", "samples")
 	load, err := os.Open(filepath.Join(dir, "simhospital-load.out"))
 	if err != nil {
-		t.Skip("missing: the folder of sample messages beside the checkout")
+		t.Skipf("missing: samples: %v", err)
 	}
 	defer load.Close()
 	var out [][]byte

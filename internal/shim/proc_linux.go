@@ -6,26 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is one process as /proc showed it. Pid and Start together are its identity: a pid alone may be another's by
-// the time that it is used.
-type Process struct {
-	Pid    int
-	Parent int
-	Group  int
-	Start  uint64 // clock ticks since boot
-	Name   string // as the kernel keeps it: 15 bytes, the process may have chosen them
-	State  byte   // 'R', 'S', 'T', 'Z', ... proc_pid_stat(5)
-
-	User, System             uint64 // CPU time, in clock ticks of 10 ms
-	ReapedUser, ReapedSystem uint64 // that of the children that it has waited for
-	Threads                  int
-	Resident                 int64 // in pages
-}
-
-// Dead says that nothing of the process runs any more. One whose main thread alone has ended is shown as a zombie too, and
-// lives in its other threads.
-func (p Process) Dead() bool { return p.State == 'X' || p.State == 'Z' && p.Threads <= 1 }
-
 // Read reads one process; false if there is none.
 func Read(pid int) (Process, bool) {
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -105,8 +85,8 @@ func OwnProc() bool {
 	return ok && pid == unix.Getpid()
 }
 
-// all reads every process of /proc once; nothing of a /proc that is another namespace's.
-func all() []Process {
+// All reads every process of /proc once; nothing of a /proc that is another namespace's.
+func All() []Process {
 	if !OwnProc() {
 		return nil
 	}
@@ -133,24 +113,6 @@ func all() []Process {
 	}
 }
 
-// Descendants returns the processes below root, root itself not included, from one read of /proc. While the tree
-// changes it may miss some: whoever kills reads again until nothing is left.
-func Descendants(root int) []Process {
-	children := map[int][]Process{}
-	for _, p := range all() {
-		children[p.Parent] = append(children[p.Parent], p)
-	}
-	var out []Process
-	for next := []int{root}; len(next) > 0; next = next[1:] {
-		for _, p := range children[next[0]] {
-			out = append(out, p)
-			next = append(next, p.Pid)
-		}
-		delete(children, next[0]) // a torn read could show a loop
-	}
-	return out
-}
-
 // Kill sends SIGKILL to the process if it is still the same one.
 func (p Process) Kill() {
 	if p.Pid <= 1 || p.Dead() {
@@ -162,18 +124,7 @@ func (p Process) Kill() {
 	}
 	defer unix.Close(fd)
 	// The descriptor pins whoever has the pid now; only then is it compared.
-	if now, ok := Read(p.Pid); ok && now.Start == p.Start {
+	if _, same := p.Now(); same {
 		unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 	}
-}
-
-// InGroup returns the processes of a process group, from one read of /proc.
-func InGroup(group int) []Process {
-	var out []Process
-	for _, p := range all() {
-		if p.Group == group {
-			out = append(out, p)
-		}
-	}
-	return out
 }

@@ -127,7 +127,7 @@ func isDaemon(t *testing.T, o *observer.Observer, cmd *exec.Cmd) {
 
 func isLeaderless(t *testing.T, o *observer.Observer, cmd *exec.Cmd) {
 	p, ok := shim.Read(cmd.Process.Pid)
-	if !ok || p.State != 'Z' || p.Dead() || !observer.Lives(p) || len(o.Holders()) != 1 {
+	if !ok || p.State != 'Z' || p.Dead() || !p.Alive() || len(o.Holders()) != 1 {
 		t.Errorf("%+v, %d holders", p, len(o.Holders()))
 	}
 }
@@ -144,7 +144,7 @@ func forksOften(t *testing.T, o *observer.Observer, cmd *exec.Cmd) {
 	first, begun := born(), time.Now()
 	until(t, "300 births", func() bool { return born()-first >= 300 || born() < first })
 	t.Logf("300 births in %v", time.Since(begun))
-	if i < 0 || !observer.Lives(holders[i]) {
+	if i < 0 || !holders[i].Alive() {
 		t.Errorf("the parent has gone: %+v", holders)
 	}
 }
@@ -248,7 +248,7 @@ func TestObserverKnowsByIdentity(t *testing.T) {
 	other := p
 	other.Start++
 	other.Kill()
-	if observer.Exists(other) || !observer.Lives(p) {
+	if _, there := other.Now(); there || !p.Alive() {
 		t.Error("taken for another")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -261,7 +261,7 @@ func TestObserverKnowsByIdentity(t *testing.T) {
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), victim.Lifetime/2)
 	defer cancel()
-	if err := o.Clear(ctx); err != nil || observer.Lives(p) {
+	if err := o.Clear(ctx); err != nil || p.Alive() {
 		t.Errorf("cleared: %v", err)
 	}
 }

@@ -166,7 +166,7 @@ func Samples(t testing.TB, pattern string) map[string][]byte {
 	dir := sampleDir(t)
 	paths, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil || len(paths) == 0 {
-		t.Skipf("no samples: %s, which is not part of the source, has no %s", dir, pattern)
+		t.Skipf("missing: samples: %s, which is not part of the source, has no %s", dir, pattern)
 	}
 	bodies := map[string][]byte{}
 	for _, p := range paths {

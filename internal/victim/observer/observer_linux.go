@@ -195,16 +195,11 @@ func sameSize(a, b os.FileInfo) bool { return os.SameFile(a, b) || a.Size() == b
 
 func (o *Observer) holders(ours func(pid int) bool) []shim.Process {
 	var out []shim.Process
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range dirs {
-		pid, _ := strconv.Atoi(filepath.Base(dir))
-		if pid == os.Getpid() {
+	for _, p := range shim.All() {
+		if p.Pid == os.Getpid() || p.Dead() || p.Start < o.born {
 			continue
 		}
-		p, ok := shim.Read(pid)
-		if !ok || p.Dead() || p.Start < o.born {
-			continue
-		}
+		dir := fmt.Sprintf("/proc/%d", p.Pid)
 		if p.State == 'Z' {
 			tasks, _ := filepath.Glob(dir + "/task/[0-9]*")
 			if slices.ContainsFunc(tasks, o.heldBy) {
@@ -212,7 +207,7 @@ func (o *Observer) holders(ours func(pid int) bool) []shim.Process {
 			}
 			continue
 		}
-		if o.heldBy(dir) && ours(pid) {
+		if o.heldBy(dir) && ours(p.Pid) {
 			out = append(out, p)
 		}
 	}
@@ -300,16 +295,4 @@ func (o *Observer) newest() (out []shim.Process) {
 		}
 	}
 	return out
-}
-
-// Exists says whether the process is there, if only dead and uncollected.
-func Exists(p shim.Process) bool {
-	now, ok := shim.Read(p.Pid)
-	return ok && now.Start == p.Start
-}
-
-// Lives says whether the process is there and not dead.
-func Lives(p shim.Process) bool {
-	now, ok := shim.Read(p.Pid)
-	return ok && now.Start == p.Start && !now.Dead()
 }

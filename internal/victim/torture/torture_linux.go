@@ -129,7 +129,7 @@ func one(ctx context.Context, o *options, exe string, c victim.Case, end string)
 		return out, fmt.Errorf("%w: %w", errNotUp, err)
 	}
 	t.tree = append(shim.Descendants(t.self.Pid), x.Holders()...)
-	if !observer.Lives(t.self) && c.Attacks {
+	if !t.self.Alive() && c.Attacks {
 		out.Note = "the victim killed the tool"
 	} else if now, ok := shim.Read(t.self.Pid); ok && (now.State == 'T' || now.State == 't') && c.Attacks {
 		out.Note = "the victim stopped the tool"

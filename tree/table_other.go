@@ -1,4 +1,4 @@
-//go:build dragonfly || freebsd || netbsd || openbsd
+//go:build unix && !linux && !darwin
 
 package tree
 
@@ -11,7 +11,7 @@ func allDead(int) bool { return false }
 // sweep finds nobody here.
 func sweep(int) []Member { return nil }
 
-func anyAlive([]Member) bool { return false }
+func lives(Member) bool { return false }
 
 // sampled is not there: this system's process table is not read.
 func sampled(int, bool) Usage { return Usage{} }
