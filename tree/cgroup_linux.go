@@ -52,22 +52,17 @@ type leaf struct {
 	kill   *os.File // its cgroup.kill, open for writing
 }
 
-// leafPrefix begins the name of each leaf. Behind it stand the PID namespace, pid and start time of the engine that made
-// it, and a random number. A cgroup cannot be renamed, and no other process has had that identity: so who finds a leaf
-// knows whether its engine lives.
-const leafPrefix = "coppice-"
-
 func newLeaf() (*leaf, error) {
 	own, err := shim.OwnCgroup()
 	if err != nil {
 		return nil, fmt.Errorf("find the engine's own cgroup (version 2): %w", err)
 	}
-	me, err := engineName()
+	me, err := shim.EngineName()
 	if err != nil {
-		return nil, err
+		return nil, errNoProc
 	}
-	sweepLeaves(own, me)
-	l := &leaf{path: filepath.Join(own, leafPrefix+me+"-"+rand.Text())}
+	sweepLeaves(own.Dir, me)
+	l := &leaf{path: filepath.Join(own.Dir, shim.LeafPrefix+me+"-"+rand.Text())}
 	if err := os.Mkdir(l.path, 0o755); err != nil {
 		return nil, err
 	}
@@ -80,20 +75,6 @@ func newLeaf() (*leaf, error) {
 	return l, nil
 }
 
-// engineName is what identifies this process among all that have been since the host's start.
-func engineName() (string, error) {
-	namespace, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		return "", err
-	}
-	p, ok := shim.Read(os.Getpid())
-	if !ok || !shim.OwnProc() {
-		return "", errNoProc
-	}
-	namespace = strings.Trim(strings.TrimPrefix(namespace, "pid:"), "[]")
-	return fmt.Sprintf("%s-%d-%d", namespace, p.Pid, p.Start), nil
-}
-
 // sweepLeaves ends what engines have left below the cgroup that died with their shims. Those of another PID namespace
 // are left alone, since nobody here can tell whether their engine lives.
 func sweepLeaves(own, me string) {
@@ -103,7 +84,7 @@ func sweepLeaves(own, me string) {
 	}
 	namespace, _, _ := strings.Cut(me, "-")
 	for _, e := range entries {
-		name, ok := strings.CutPrefix(e.Name(), leafPrefix)
+		name, ok := strings.CutPrefix(e.Name(), shim.LeafPrefix)
 		fields := strings.Split(name, "-")
 		if !ok || !e.IsDir() || len(fields) != 4 || fields[0] != namespace || strings.HasPrefix(name, me+"-") {
 			continue
@@ -143,20 +124,11 @@ func (l *leaf) end() error {
 	return err
 }
 
-// populated says whether a process is in it or below it; dead ones that nobody has collected do not count.
-func (l *leaf) populated() (bool, error) {
-	b, err := os.ReadFile(filepath.Join(l.path, "cgroup.events"))
-	if err != nil {
-		return false, err
-	}
-	return !strings.Contains("\n"+string(b), "\npopulated 0\n"), nil
-}
-
 // empty kills until nobody is left in it. More than the first time is needed only if somebody from outside moves a process
 // into it.
 func (l *leaf) empty(ctx context.Context) error {
 	for pause := 50 * time.Microsecond; ; pause = min(pause*2, 20*time.Millisecond) {
-		in, err := l.populated()
+		in, err := shim.Populated(l.path)
 		if err != nil || !in {
 			return err
 		}

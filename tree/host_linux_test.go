@@ -308,13 +308,13 @@ func TestOnAHostThatHidesProcesses(t *testing.T) {
 	if !(host{mounts: hide, nobody: true}).on(t) {
 		return
 	}
-	me, err := engineName()
+	me, err := shim.EngineName()
 	if err != nil {
 		t.Fatal(err)
 	}
 	namespace, _, _ := strings.Cut(me, "-")
 	below := t.TempDir() // a folder where a leaf would be, of an engine that is hidden: the init of the host
-	leaf := filepath.Join(below, leafPrefix+namespace+"-1-1-x")
+	leaf := filepath.Join(below, shim.LeafPrefix+namespace+"-1-1-x")
 	if err := os.Mkdir(leaf, 0o755); err != nil {
 		t.Fatal(err)
 	}

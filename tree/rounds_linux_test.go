@@ -140,9 +140,9 @@ func own(t *testing.T) map[string]int {
 	}
 	threads, _ := os.ReadDir("/proc/self/task")
 	out["threads beyond 64"] = max(0, len(threads)-64)
-	if me, err := engineName(); err == nil {
-		if folder, err := shim.OwnCgroup(); err == nil {
-			out["cgroups"] = len(leaves(t, folder, me))
+	if me, err := shim.EngineName(); err == nil {
+		if own, err := shim.OwnCgroup(); err == nil {
+			out["cgroups"] = len(leaves(t, own.Dir, me))
 		}
 	}
 	return out
@@ -252,13 +252,13 @@ func TestEngineKilledInStart(t *testing.T) {
 		if rung != "cgroup" {
 			continue
 		}
-		folder, err := shim.OwnCgroup()
+		own, err := shim.OwnCgroup()
 		if err != nil {
 			t.Fatal(err)
 		}
 		sweepOnce(t)
 		for _, name := range slices.Sorted(maps.Keys(names)) {
-			if left := leaves(t, folder, name); len(left) > 0 {
+			if left := leaves(t, own.Dir, name); len(left) > 0 {
 				t.Errorf("left: %v", left)
 			}
 		}

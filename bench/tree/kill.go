@@ -38,7 +38,7 @@ func kills() error {
 		if os.Geteuid() == 0 {
 			all = append(all, contestant{"bare pidns", func() (time.Duration, error) { return bareNamespace(size) }})
 			if own, err := shim.OwnCgroup(); err == nil {
-				all = append(all, contestant{"bare cgroup", func() (time.Duration, error) { return bareCgroup(own, size) }})
+				all = append(all, contestant{"bare cgroup", func() (time.Duration, error) { return bareCgroup(own.Dir, size) }})
 			}
 		}
 		for _, rung := range rungs {

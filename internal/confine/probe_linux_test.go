@@ -76,7 +76,7 @@ func signs(t *testing.T) map[string]bool {
 	if err != nil {
 		return out
 	}
-	dir := filepath.Join(p.dir, "coppice-test-"+rand.Text())
+	dir := filepath.Join(p.Dir, "coppice-test-"+rand.Text())
 	if os.Mkdir(dir, 0o700) != nil {
 		out["cgroup-leaf"] = false
 		return out
@@ -94,7 +94,7 @@ func noLeaf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if left, _ := filepath.Glob(filepath.Join(p.dir, mine+"*")); len(left) > 0 {
+		if left, _ := filepath.Glob(filepath.Join(p.Dir, mine+"*")); len(left) > 0 {
 			t.Errorf("cgroups are left: %v", left)
 		}
 	}
@@ -154,8 +154,8 @@ func TestStanding(t *testing.T) {
 		{"outside of its namespace", "0::/../b\n", v2, "", nil, false},
 		{"nothing", "", "", "", nil, true},
 	} {
-		p, err := standing(c.cgroups, c.mounts)
-		if p.dir != c.dir || !slices.Equal(p.v1, c.v1) || (err != nil) != (c.dir == "") || errors.Is(err, fs.ErrNotExist) != c.missing {
+		p, err := standing([]byte(c.cgroups), []byte(c.mounts))
+		if p.Dir != c.dir || !slices.Equal(p.v1, c.v1) || (err != nil) != (c.dir == "") || errors.Is(err, fs.ErrNotExist) != c.missing {
 			t.Errorf("%s: %+v, %v", c.name, p, err)
 		}
 	}

@@ -1,88 +1,112 @@
 package shim
 
 import (
+	"bytes"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// CgroupMounts are the places where cgroup2 is mounted, each an absolute path. Hosts have it at /sys/fs/cgroup, or at
-// /sys/fs/cgroup/unified beside the first version.
-func CgroupMounts() ([]string, error) {
-	var out []string
-	err := eachMount(func(_, point string) { out = append(out, point) })
-	return out, err
+// Cgroup is where a process stands in the hierarchy of cgroup version 2.
+type Cgroup struct {
+	Path  string // as cgroups(7) names it to this process; empty: the kernel has no version 2
+	Mount string // where the part of the hierarchy that has it is mounted; empty: nowhere to be seen
+	Dir   string // its folder, below Mount
 }
 
-// OwnCgroup is the folder of this process's own cgroup, of the second version. ENOENT says that there is none to be seen.
-func OwnCgroup() (string, error) {
-	b, err := readFile("/proc/self/cgroup")
+// OwnCgroup finds that of this process. ENOENT says that its folder cannot be seen.
+func OwnCgroup() (Cgroup, error) {
+	cgroups, err := readFile("/proc/self/cgroup")
 	if err != nil {
-		return "", err
+		return Cgroup{}, err
 	}
-	own := ""
-	for len(b) > 0 {
-		var line []byte
-		line, b = cutByte(b, '\n')
-		if len(line) > 4 && string(line[:3]) == "0::" { // cgroups(7)
-			own = string(line[3:])
-		} else if string(line) == "0::/" {
-			own = "/"
+	mounts, err := readFile("/proc/self/mountinfo")
+	if err != nil {
+		return Cgroup{}, err
+	}
+	c := FindCgroup(cgroups, mounts)
+	if c.Dir == "" {
+		return c, syscall.ENOENT
+	}
+	return c, nil
+}
+
+// FindCgroup finds it in the two files of /proc. Hosts have it mounted at /sys/fs/cgroup, or at /sys/fs/cgroup/unified beside
+// the first version.
+func FindCgroup(cgroups, mounts []byte) (c Cgroup) {
+	for line := range bytes.Lines(cgroups) {
+		if path, ok := bytes.CutPrefix(bytes.TrimSuffix(line, newline), []byte("0::")); ok {
+			c.Path = string(path)
 		}
 	}
-	if own == "" {
-		return "", syscall.ENOENT
+	if c.Path == "" || strings.HasPrefix(c.Path, "/..") { // the second: outside of its cgroup namespace
+		return c
 	}
-	found := ""
-	err = eachMount(func(root, point string) {
-		switch {
-		case root == "/":
-			found = point + own
-		case own == root || within(own, root+"/"):
-			found = point + own[len(root):]
+	eachMount(mounts, func(root, point string) {
+		if below, ok := strings.CutPrefix(c.Path, strings.TrimSuffix(root, "/")); ok && c.Dir == "" && (below == "" || below[0] == '/') {
+			c.Mount, c.Dir = point, point+strings.TrimSuffix(below, "/")
 		}
 	})
-	switch {
-	case err != nil:
-		return "", err
-	case found == "":
-		return "", syscall.ENOENT
-	}
-	for len(found) > 1 && found[len(found)-1] == '/' {
-		found = found[:len(found)-1]
-	}
-	return found, nil
+	return c
 }
 
-// eachMount calls f with the root and the mount point of each cgroup2 in proc_pid_mountinfo(5).
-func eachMount(f func(root, point string)) error {
-	b, err := readFile("/proc/self/mountinfo")
+// CgroupMounts are the places where cgroup2 is mounted, each an absolute path.
+func CgroupMounts() (out []string, err error) {
+	mounts, err := readFile("/proc/self/mountinfo")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for len(b) > 0 {
-		var line []byte
-		line, b = cutByte(b, '\n')
-		var root, point, kind string
-		for field, behind := 1, 0; len(line) > 0; field++ {
-			var word []byte
-			word, line = cutByte(line, ' ')
-			switch {
-			case field == 4:
-				root = unescape(word)
-			case field == 5:
-				point = unescape(word)
-			case behind > 0 && field == behind+1:
-				kind = string(word)
-			case field > 6 && string(word) == "-":
-				behind = field
-			}
-		}
-		if kind == "cgroup2" && point != "" {
-			f(root, point)
+	eachMount(mounts, func(_, point string) { out = append(out, point) })
+	return out, nil
+}
+
+// Populated says whether a process is in the cgroup of this folder or below it; dead ones that nobody has collected do not
+// count.
+func Populated(dir string) (bool, error) {
+	b, err := readFile(dir + "/cgroup.events")
+	if err != nil {
+		return false, err
+	}
+	for line := range bytes.Lines(b) {
+		if string(bytes.TrimSuffix(line, newline)) == "populated 0" {
+			return false, nil
 		}
 	}
-	return nil
+	return true, nil
+}
+
+// LeafPrefix begins the name of each cgroup that is made here. Behind it stand EngineName, a hyphen, and what is the leaf's
+// own, without a hyphen. A cgroup cannot be renamed, and no other process has had that identity: so who finds a leaf knows
+// whether its engine lives.
+const LeafPrefix = "coppice-"
+
+// EngineName is what identifies this process among all that have been since the host's start: its PID namespace, its pid
+// there and its start time. ENOENT says that /proc does not tell.
+func EngineName() (string, error) {
+	var b [64]byte
+	n, err := unix.Readlink("/proc/self/ns/pid", b[:]) // pid:[4026531836]
+	if err != nil {
+		return "", err
+	}
+	p, ok := Read(unix.Getpid())
+	if !ok || !OwnProc() || n < len("pid:[]") {
+		return "", syscall.ENOENT
+	}
+	return string(b[len("pid:["):n-1]) + "-" + strconv.Itoa(p.Pid) + "-" + strconv.FormatUint(p.Start, 10), nil
+}
+
+var newline = []byte("\n")
+
+// eachMount visits the root and the mount point of each cgroup2 in proc_pid_mountinfo(5).
+func eachMount(mounts []byte, visit func(root, point string)) {
+	for line := range bytes.Lines(mounts) {
+		before, after, _ := bytes.Cut(line, []byte(" - ")) // a space within a field is escaped
+		if f := bytes.Fields(before); len(f) >= 6 && bytes.HasPrefix(after, []byte("cgroup2 ")) {
+			visit(unescape(f[3]), unescape(f[4]))
+		}
+	}
 }
 
 // unescape undoes the octal escapes \040, \011, \012 and \134 of the kernel's tables.
@@ -97,15 +121,6 @@ func unescape(b []byte) string {
 		out = append(out, b[i])
 	}
 	return string(out)
-}
-
-func cutByte(b []byte, sep byte) (before, after []byte) {
-	for i, c := range b {
-		if c == sep {
-			return b[:i], b[i+1:]
-		}
-	}
-	return b, nil
 }
 
 // maxTable bounds what is read of the kernel's tables.
