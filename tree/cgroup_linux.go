@@ -25,10 +25,9 @@ import (
 // engine dies, collects the dead, and whoever left the cgroup is still its descendant.
 func cgroupLeaf() rung {
 	return rung{
-		name:     "cgroup",
-		held:     standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
-		loose:    standing{Tracked, Facts{BornInside: true, Transparent: true, Limited: true}},
-		possible: func(*Spec) error { return nil },
+		name:  "cgroup",
+		held:  standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
+		loose: standing{Tracked, Facts{BornInside: true, Transparent: true, Limited: true}},
 		start: func(ctx context.Context, s *Spec) (holder, error) {
 			l, err := newLeaf()
 			if err != nil {

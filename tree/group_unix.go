@@ -19,10 +19,9 @@ import (
 // group also kills who still has the tree's mark in its environment.
 func processGroup() rung {
 	return rung{
-		name:     "group",
-		loose:    standing{Group, Facts{BornInside: true, Transparent: true}},
-		possible: func(*Spec) error { return nil },
-		start:    startGroup,
+		name:  "group",
+		loose: standing{Group, Facts{BornInside: true, Transparent: true}},
+		start: startGroup,
 	}
 }
 
@@ -102,8 +101,6 @@ func (g *grouped) collect() (*os.ProcessState, error) {
 	syscall.Kill(-g.process.Pid, syscall.SIGKILL)
 	return g.process.Wait()
 }
-
-func (g *grouped) pid() (int, bool) { return g.process.Pid, true }
 
 func (g *grouped) wait(stopped func(os.Signal)) Status {
 	for {

@@ -25,9 +25,8 @@ var errUnguarded = errors.New("a process of the same user can open the engine an
 // engine's death.
 func jobObject() rung {
 	return rung{
-		name:     "job",
-		loose:    standing{Atomic, Facts{BornInside: true, Transparent: true}},
-		possible: func(*Spec) error { return nil },
+		name:  "job",
+		loose: standing{Atomic, Facts{BornInside: true, Transparent: true}},
 		start: func(ctx context.Context, s *Spec) (holder, error) {
 			return startJob(ctx, s, func(files []*os.File, job windows.Handle) (*windows.ProcessInformation, error) {
 				return create(s, files, job, 0)
@@ -41,9 +40,8 @@ func jobObject() rung {
 // assignment leaves the suspended process behind, so this is not safe against the engine's death.
 func lateJobObject() rung {
 	return rung{
-		name:     "job-late",
-		loose:    standing{Atomic, Facts{BornInside: true, Transparent: true}},
-		possible: func(*Spec) error { return nil },
+		name:  "job-late",
+		loose: standing{Atomic, Facts{BornInside: true, Transparent: true}},
 		start: func(ctx context.Context, s *Spec) (holder, error) {
 			return startJob(ctx, s, func(files []*os.File, job windows.Handle) (*windows.ProcessInformation, error) {
 				return createLate(s, files, job)
@@ -203,8 +201,6 @@ func (j *jobbed) reap() {
 func ticks(t windows.Filetime) time.Duration {
 	return time.Duration(int64(t.HighDateTime)<<32|int64(t.LowDateTime)) * 100
 }
-
-func (j *jobbed) pid() (int, bool) { return j.root, true }
 
 func (j *jobbed) limited() bool { return j.limits }
 

@@ -34,13 +34,10 @@ func pidNamespace() rung {
 		name:  "pidns",
 		held:  standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
 		loose: standing{Atomic, Facts{BornInside: true, Limited: true}},
-		possible: func(*Spec) error {
-			if os.Geteuid() != 0 {
-				return errors.New("needs root")
-			}
-			return nil
-		},
 		start: func(ctx context.Context, s *Spec) (holder, error) {
+			if os.Geteuid() != 0 {
+				return nil, &refusal{errors.New("needs root")}
+			}
 			st := stage{mode: shim.InPIDNamespace, clone: unix.CLONE_NEWPID, guards: shim.GuardLimits}
 			if !s.DropCapabilities {
 				st.guards |= shim.GuardShim
@@ -55,10 +52,9 @@ func pidNamespace() rung {
 // taken.
 func pidNamespaceUser() rung {
 	return rung{
-		name:     "pidns-user",
-		held:     standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
-		loose:    standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}}, // who starves the shim ends with it
-		possible: func(*Spec) error { return nil },
+		name:  "pidns-user",
+		held:  standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
+		loose: standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}}, // who starves the shim ends with it
 		start: func(ctx context.Context, s *Spec) (holder, error) {
 			bare := *s
 			bare.DropCapabilities = true
@@ -72,10 +68,9 @@ func pidNamespaceUser() rung {
 // the engine's death, and a shim that died without its last word is an error.
 func subreaper() rung {
 	return rung{
-		name:     "subreaper",
-		held:     standing{Tracked, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
-		loose:    standing{Tracked, Facts{BornInside: true, Transparent: true, Limited: true}},
-		possible: func(*Spec) error { return nil },
+		name:  "subreaper",
+		held:  standing{Tracked, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
+		loose: standing{Tracked, Facts{BornInside: true, Transparent: true, Limited: true}},
 		start: func(ctx context.Context, s *Spec) (holder, error) {
 			return startShim(ctx, s, stage{mode: shim.AsSubreaper, guards: shim.GuardShim | shim.GuardLimits})
 		},
@@ -370,8 +365,6 @@ func status(e shim.Event) Status {
 	}
 	return s
 }
-
-func (h *shimmed) pid() (int, bool) { return h.process.Pid, false }
 
 func (h *shimmed) wait(stopped func(os.Signal)) Status {
 	for {

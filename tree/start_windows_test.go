@@ -289,7 +289,7 @@ func TestMembersAndSignals(t *testing.T) {
 				t.Errorf("member %+v, created %v", m, began)
 			}
 		}
-		if root, _ := tree.hold.pid(); members[0].Pid != root || members[0].Parent != os.Getpid() {
+		if members[0].Pid != tree.hold.(*jobbed).root || members[0].Parent != os.Getpid() {
 			t.Errorf("the command is %+v, engine %d", members[0], os.Getpid())
 		}
 		if err := tree.Signal(os.Interrupt); !errors.Is(err, errors.ErrUnsupported) {

@@ -99,9 +99,6 @@ type Tree struct {
 
 // holder is one living tree on one rung: the seam between what every tree does and what a rung does.
 type holder interface {
-	// pid is the process whose descendants are the tree, and whether it belongs to the tree itself (it is the command)
-	// or not (it is a shim).
-	pid() (root int, member bool)
 	// wait blocks until the command has ended, and returns its status. The tree may live on. Until then it calls stopped
 	// each time that a signal has stopped the command.
 	wait(stopped func(os.Signal)) Status
@@ -124,8 +121,6 @@ type rung struct {
 	name string
 	// held is what it gives with its guard, loose without one. A rung that never has one, or always, leaves the other empty.
 	held, loose standing
-	// possible returns the reason why there is no need to try; nil to try.
-	possible func(*Spec) error
 	// start starts the command. A *refusal lets the next rung have a go; any other error ends the attempt: the command
 	// itself cannot be executed.
 	start func(context.Context, *Spec) (holder, error)
@@ -166,16 +161,13 @@ func Start(ctx context.Context, spec Spec) (*Tree, error) {
 			tried = append(tried, Tried{r.name, fmt.Sprintf("its level is %s only", best), nil})
 			continue
 		}
-		err := r.possible(&spec)
+		h, err := r.start(ctx, &spec)
 		if err == nil {
-			var h holder
-			if h, err = r.start(ctx, &spec); err == nil {
-				return newTree(h, r, tried), nil
-			}
-			var no *refusal
-			if !errors.As(err, &no) {
-				return nil, err
-			}
+			return newTree(h, r, tried), nil
+		}
+		var no *refusal
+		if !errors.As(err, &no) {
+			return nil, err
 		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("start %s: %w", spec.Path, context.Cause(ctx))

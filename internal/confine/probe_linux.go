@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"coppice.dev/coppice/internal/shim"
 	"golang.org/x/sys/unix"
 )
 
@@ -105,9 +106,6 @@ func fallback(name string) bool {
 	return slices.Contains([]string{"tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"}, name)
 }
 
-// signalScopeABI is Landlock's version from which on signals can be kept inside (landlock(7)).
-const signalScopeABI = 6
-
 // restrictByLandlock restricts this thread and sees that it holds: no file may be opened for writing, no process outside
 // be signalled.
 func restrictByLandlock() (string, error) {
@@ -120,7 +118,7 @@ func restrictByLandlock() (string, error) {
 		return "", fmt.Errorf("open %s before: %w", os.DevNull, err)
 	}
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: unix.LANDLOCK_ACCESS_FS_WRITE_FILE}
-	if abi >= signalScopeABI {
+	if abi >= shim.SignalScope {
 		attr.Scoped = unix.LANDLOCK_SCOPE_SIGNAL
 	}
 	rules, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
@@ -137,8 +135,8 @@ func restrictByLandlock() (string, error) {
 	if err := openForWriting(); !errors.Is(err, unix.EACCES) {
 		return "", fmt.Errorf("a restricted child could open a file for writing (%v)", err)
 	}
-	if abi < signalScopeABI {
-		return fmt.Sprintf("ABI %d: a write was refused; signals cannot be refused before ABI %d", abi, signalScopeABI), nil
+	if abi < shim.SignalScope {
+		return fmt.Sprintf("ABI %d: a write was refused; signals cannot be refused before ABI %d", abi, shim.SignalScope), nil
 	}
 	if err := unix.Kill(os.Getppid(), 0); !errors.Is(err, unix.EPERM) {
 		return "", fmt.Errorf("a restricted child could signal its parent (%v)", err)

@@ -46,7 +46,7 @@ type birth struct {
 	report int32 // where a failure is told, close-on-exec
 	opened int32
 	pgrp   int32
-	words  [2]uint64
+	words  record
 	act    sigaction
 	mask   uint64 // the parent's, from before the fork
 	caps   unix.CapUserHeader
@@ -64,6 +64,13 @@ type call struct {
 	expect uintptr // if not 0, any other result is a failure
 	keep   *int32  // where the result goes
 	from   *int32  // where args[0] comes from, if not nil
+}
+
+// record is what a child tells of a call that failed.
+type record struct {
+	step  Step
+	errno syscall.Errno
+	fatal bool // the child has ended of it
 }
 
 // here is AT_FDCWD as a register holds it.
@@ -133,9 +140,10 @@ func (c *birth) live() {
 			}
 			continue
 		}
-		c.words[0], c.words[1] = uint64(k.step), uint64(errno)
-		syscall.RawSyscall6(unix.SYS_WRITE, uintptr(c.report), uintptr(unsafe.Pointer(&c.words)), 16, 0, 0, 0)
-		if !k.guard || c.must {
+		lives := k.guard && !c.must
+		c.words.step, c.words.errno, c.words.fatal = k.step, errno, !lives
+		syscall.RawSyscall6(unix.SYS_WRITE, uintptr(c.report), uintptr(unsafe.Pointer(&c.words)), unsafe.Sizeof(c.words), 0, 0, 0)
+		if !lives {
 			break
 		}
 	}
@@ -283,12 +291,12 @@ func (c *birth) bear(path string, args, env []string) (pid int, unset []failure,
 		return 0, nil, &failure{StepFork, syscall.Errno(errno)}
 	}
 	for {
-		var words [2]uint64
-		if !readFull(pipe[0], (*[unsafe.Sizeof(words)]byte)(unsafe.Pointer(&words))[:]) {
+		var r record
+		if !readFull(pipe[0], (*[unsafe.Sizeof(r)]byte)(unsafe.Pointer(&r))[:]) {
 			return int(child), unset, nil
 		}
-		f := failure{Step(words[0]), syscall.Errno(words[1])}
-		if f.fatal(c.must) {
+		f := failure{r.step, r.errno}
+		if r.fatal {
 			return int(child), unset, &f
 		}
 		unset = append(unset, f)
@@ -366,7 +374,3 @@ type failure struct {
 
 func (f *failure) Error() string { return f.step.String() + ": " + f.errno.Error() }
 func (f *failure) Unwrap() error { return f.errno }
-
-func (f *failure) fatal(must bool) bool {
-	return must || f.step != StepLandlock && f.step != StepSeccomp
-}

@@ -28,12 +28,13 @@ func (c *birth) guards(wanted Guards) *failure {
 	return bad
 }
 
-// signalScope is the first Landlock ABI that scopes signals (Linux 6.12), refer the first whose domains can allow
-// renaming between folders (5.19), truncate the first that knows truncation (6.2).
+// SignalScope is the first Landlock ABI that can keep signals inside of a domain (Linux 6.12; landlock(7)).
+const SignalScope = 6
+
+// refer is the first whose domains can allow renaming between folders (5.19), truncate the first that knows truncation (6.2).
 const (
-	refer       = 2
-	truncate    = 3
-	signalScope = 6
+	refer    = 2
+	truncate = 3
 )
 
 // newRuleset makes a Landlock ruleset, or the best that can be had and EOPNOTSUPP if that is not all.
@@ -47,7 +48,7 @@ func newRuleset(wanted Guards) (int, syscall.Errno) {
 	}
 	var attr unix.LandlockRulesetAttr
 	size := unsafe.Sizeof(attr.Handled_access_fs)
-	if abi >= signalScope {
+	if abi >= SignalScope {
 		attr.Scoped = unix.LANDLOCK_SCOPE_SIGNAL
 		size = unsafe.Offsetof(attr.Scoped) + unsafe.Sizeof(attr.Scoped)
 	}

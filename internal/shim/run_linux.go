@@ -26,7 +26,8 @@ func run(trigger int) {
 	}
 	unix.CloseRange(uint(engine)+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	unix.Close(trigger)
-	deaf := ignore()
+	deaf := ignored() // since the engine's own start, as SIGHUP under nohup: they stay so for the command, as for any
+	ignore()
 	// A worker of the same uid could otherwise trace or rewrite the shim (ptrace(2), PTRACE_MODE_ATTACH: the target
 	// must be dumpable). Packages of the host read /proc/<pid>/stat alone, which stays readable.
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -35,7 +36,7 @@ func run(trigger int) {
 	if !ok {
 		exit() // the engine died, or is no engine: nothing was executed
 	}
-	if readable(engine) {
+	if ready(engine, unix.POLLIN, 0) { // a pidfd is readable once its process has ended
 		exit()
 	}
 	s := &shim{spec: spec, control: control, engine: engine, cgroup: -1, cgroupKill: -1, wake: -1, children: -1}
@@ -87,9 +88,8 @@ type shim struct {
 func exit() { unix.Exit(0) }
 
 // ignore makes the shim deaf. The Go runtime handles nearly every signal, and dies of most of them; as PID 1 the shim
-// would be safe from a worker's signals only if it handled none. It returns the signals that the engine itself was
-// started with ignored, as SIGHUP under nohup: they stay so for the command, as for any.
-func ignore() (born uint64) {
+// would be safe from a worker's signals only if it handled none.
+func ignore() {
 	deaf := sigaction{handler: 1}
 	for sig := uintptr(1); sig <= 64; sig++ {
 		switch syscall.Signal(sig) {
@@ -98,14 +98,8 @@ func ignore() (born uint64) {
 		case syscall.SIGCHLD:
 			continue // or wait4 would find nothing
 		}
-		var have sigaction
-		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&have)), 8, 0, 0)
-		if have.handler == 1 {
-			born |= 1 << (sig - 1)
-		}
 		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&deaf)), 0, 8, 0, 0)
 	}
-	return born
 }
 
 // readSpec reads the whole spec; false at end of stream before that.
@@ -127,7 +121,7 @@ func readFull(fd int, b []byte) bool {
 		switch {
 		case err == unix.EINTR:
 		case err == unix.EAGAIN:
-			wait(fd)
+			ready(fd, unix.POLLIN, -1)
 		case err != nil || n <= 0:
 			return false
 		default:
@@ -137,15 +131,10 @@ func readFull(fd int, b []byte) bool {
 	return true
 }
 
-func wait(fd int) {
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	unix.Poll(p, -1)
-}
-
-// readable looks without waiting. A pidfd is readable once its process has ended.
-func readable(fd int) bool {
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, 0)
+// ready waits for what is wanted of a descriptor: timeout milliseconds, 0 for a look alone, -1 for ever.
+func ready(fd int, wanted int16, timeout int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: wanted}}
+	n, err := unix.Poll(p, timeout)
 	return err == nil && n > 0
 }
 
@@ -156,8 +145,7 @@ func (s *shim) tell(e Event) {
 		switch {
 		case err == unix.EINTR:
 		case err == unix.EAGAIN: // 33 bytes into an empty socket: only a stopped engine lets it fill
-			p := []unix.PollFd{{Fd: int32(s.control), Events: unix.POLLOUT}}
-			unix.Poll(p, -1)
+			ready(s.control, unix.POLLOUT, -1)
 		case err != nil:
 			return // the engine is gone; watch sees it too
 		default:
