@@ -134,9 +134,11 @@ func orphan(step string, pipe *os.File) error {
 	}
 	switch step {
 	case "first":
-		return victim.Orphan(exe, orphanArgs("middle"), nil, nil, pipe)
+		_, err := victim.Orphan(exe, orphanArgs("middle"), nil, nil, pipe)
+		return err
 	case "middle":
-		return victim.Orphan(exe, orphanArgs("last"), nil, nil, pipe)
+		_, err := victim.Orphan(exe, orphanArgs("last"), nil, nil, pipe)
+		return err
 	}
 	time.Sleep(orphanLife)
 	return nil

@@ -71,12 +71,18 @@ func Child(args []string) error {
 	case roleEngine:
 		return beEngine(exe, args[1], token)
 	case roleLeader:
-		if err := victim.Orphan(exe, argv(roleMiddle, token), os.Stdin, os.Stdout); err != nil {
+		middle, err := victim.Orphan(exe, argv(roleMiddle, token), os.Stdin, os.Stdout)
+		if err != nil {
 			return saying(err)
+		}
+		// Until it has ended, the daemon is still found below the leader.
+		if end, err := middle.Wait(); err != nil || !end.Success() {
+			return saying(errors.Join(err, errors.New("no daemon could be started")))
 		}
 		return stay()
 	case roleMiddle:
-		return saying(victim.Orphan(exe, argv(roleDaemon, token), os.Stdin, os.Stdout))
+		_, err := victim.Orphan(exe, argv(roleDaemon, token), os.Stdin, os.Stdout)
+		return saying(err)
 	case roleDaemon:
 		return stay()
 	default:

@@ -73,14 +73,12 @@ func checkRung(t *testing.T, r Rung) {
 	if r.HostDeath == nil || r.HostDeath.Error != "" {
 		t.Fatalf("%s: host death %+v", r.Name, r.HostDeath)
 	}
-	// The process between leader and daemon may not have ended yet.
-	if r.Level >= tree.Tracked && (r.Kill.Held || r.Kill.Seen < cast || r.Kill.Seen > cast+1) || r.Facts.HostDeathSafe && r.HostDeath.Survived {
+	if r.Level >= tree.Tracked && (r.Kill.Held || r.Kill.Seen != cast) || r.Facts.HostDeathSafe && r.HostDeath.Survived {
 		t.Errorf("%s, level %s: kill %+v, host death %+v", r.Name, r.Level, r.Kill, r.HostDeath)
 	}
 	// The control: the same tree does escape from a process group, and does outlive its engine there.
-	// A daemon whose fork is not over yet is still found below the leader, and swept up: then it was seen, and nobody escapes.
 	if r.Level == tree.Group && runtime.GOOS == "linux" &&
-		(!r.Kill.Held && r.Kill.Seen <= 1 || r.Kill.Held && len(r.Kill.Escaped) != 1 || !r.HostDeath.Survived || len(r.HostDeath.Survivors) == 0) {
+		(!r.Kill.Held || r.Kill.Seen != 1 || len(r.Kill.Escaped) != 1 || !r.HostDeath.Survived || len(r.HostDeath.Survivors) != cast) {
 		t.Errorf("%s: nothing escaped: kill %+v, host death %+v", r.Name, r.Kill, r.HostDeath)
 	}
 }
