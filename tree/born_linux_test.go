@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -221,37 +219,6 @@ func TestGuardsAndMounts(t *testing.T) {
 		if string(said) != want {
 			t.Errorf("%s: mount was %q", rung, said)
 		}
-	}
-}
-
-// TestAsNobody runs most of it again as a user without privileges, who has other rungs.
-func TestAsNobody(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("missing: root, to become somebody else")
-	}
-	dir, err := os.MkdirTemp("", "coppice")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	bin := filepath.Join(dir, "tree.test")
-	if err := copyFile(bin, executable(t)); err != nil {
-		t.Fatal(err)
-	}
-	for _, err := range []error{os.Chmod(dir, 0o755), os.Mkdir(filepath.Join(dir, "tmp"), 0o777),
-		os.Chown(filepath.Join(dir, "tmp"), nobody, nobody)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	cmd := exec.CommandContext(t.Context(), bin, "-test.v", "-test.timeout=15m", "-test.skip=Matrix|WithoutHook|Link|Group|GivenUp")
-	cmd.Dir = filepath.Join(dir, "tmp")
-	rounds := cmp.Or(os.Getenv("COPPICE_TEST_ROUNDS"), "40")
-	cmd.Env = []string{"PATH=/bin:/usr/bin", "TMPDIR=" + cmd.Dir, "COPPICE_TEST_ROUNDS=" + rounds}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "pidns-user/missing") {
-		t.Errorf("as nobody: %v\n%s", err, out)
 	}
 }
 

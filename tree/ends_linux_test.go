@@ -1,48 +1,15 @@
 package tree
 
 import (
-	"context"
 	"errors"
-	"os"
 	"slices"
 	"testing"
 
 	"coppice.dev/coppice/internal/victim"
 )
 
-// tried is a victim and what is known of it.
-type tried struct {
-	name    string
-	args    []string
-	ready   int // how many processes say that they are ready
-	settled func(*witness) bool
-}
-
 // daemon is settled when the process in the middle has gone, so that nothing leads back to the leader.
 var daemon = tried{name: "daemon", ready: 2, settled: func(x *witness) bool { return len(x.holders()) == 2 }}
-
-// start starts a victim in this process; told ends its leader.
-func start(t *testing.T, rung string, v tried) (tree *Tree, x *witness, told *os.File) {
-	t.Helper()
-	x = newWitness(t)
-	stdin, told := pipe(t)
-	tree, err := Start(t.Context(), Spec{Path: executable(t), Args: victim.Args(v.name, v.args...), Rung: rung,
-		Stdin: stdin, Stderr: os.Stderr, Extra: []*os.File{x.hold}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		tree.Kill(ctx, "cleanup")
-	})
-	x.hold.Close()
-	x.ready(v.ready)
-	if v.settled != nil {
-		until(t, v.name+" settles", func() bool { return v.settled(x) })
-	}
-	return tree, x, told
-}
 
 // Without a guard, a worker of the same user can blind its shim to the engine's end; the shim then ends the tree at once,
 // escapees included. Red with the cut on poll's error left out of shim.watch, and on a subreaper with killChildren left out

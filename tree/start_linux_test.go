@@ -26,44 +26,14 @@ func TestStartErrors(t *testing.T) {
 	if err := os.WriteFile(plain, []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	closed, _ := pipe(t)
-	closed.Close()
-	cancelled, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("changed my mind")
-	cancel(cause)
-	for _, rung := range available(t) {
-		for name, c := range map[string]struct {
-			ctx  context.Context
-			spec Spec
-			want error
-			path string
-		}{
-			"missing":        {spec: Spec{Path: dir + "/none"}, want: syscall.ENOENT, path: dir + "/none"},
-			"directory":      {spec: Spec{Path: dir}, want: syscall.EACCES, path: dir},
-			"not executable": {spec: Spec{Path: plain}, want: syscall.EACCES, path: plain},
-			"folder":         {spec: Spec{Path: "/bin/true", Dir: dir + "/none"}, want: syscall.ENOENT, path: dir + "/none"},
-			"too long":       {spec: Spec{Path: "/bin/true", Args: []string{"true", strings.Repeat("x", 3<<20)}}, want: syscall.E2BIG, path: "/bin/true"},
-			"far too long":   {spec: Spec{Path: "/bin/true", Args: []string{"true", strings.Repeat("x", 30<<20)}}, want: syscall.E2BIG, path: "/bin/true"},
-			"closed":         {spec: Spec{Path: "/bin/true", Extra: []*os.File{closed}}, want: os.ErrClosed},
-			"cancelled":      {ctx: cancelled, spec: Spec{Path: "/bin/true"}, want: cause},
-		} {
-			t.Run(rung+"/"+name, func(t *testing.T) {
-				ctx := c.ctx
-				if ctx == nil {
-					ctx = t.Context()
-				}
-				c.spec.Rung = rung
-				tree, err := Start(ctx, c.spec)
-				if tree != nil || !errors.Is(err, c.want) {
-					t.Fatalf("error %v, want %v", err, c.want)
-				}
-				var blamed *os.PathError
-				if c.path != "" && (!errors.As(err, &blamed) || blamed.Path != c.path) {
-					t.Errorf("error %v blames another than %s", err, c.path)
-				}
-			})
-		}
-	}
+	startErrors(t, available(t), "/bin/true", map[string]badStart{
+		"missing":        {spec: Spec{Path: dir + "/none"}, want: syscall.ENOENT, path: dir + "/none"},
+		"directory":      {spec: Spec{Path: dir}, want: syscall.EACCES, path: dir},
+		"not executable": {spec: Spec{Path: plain}, want: syscall.EACCES, path: plain},
+		"folder":         {spec: Spec{Path: "/bin/true", Dir: dir + "/none"}, want: syscall.ENOENT, path: dir + "/none"},
+		"too long":       {spec: Spec{Path: "/bin/true", Args: []string{"true", strings.Repeat("x", 3<<20)}}, want: syscall.E2BIG, path: "/bin/true"},
+		"far too long":   {spec: Spec{Path: "/bin/true", Args: []string{"true", strings.Repeat("x", 30<<20)}}, want: syscall.E2BIG, path: "/bin/true"},
+	})
 }
 
 func TestStartRefusesLess(t *testing.T) {

@@ -29,55 +29,25 @@ func TestStartErrors(t *testing.T) {
 	if err := os.WriteFile(plain, []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	closed, _ := pipe(t)
-	closed.Close()
-	cancelled, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("changed my mind")
-	cancel(cause)
 	folder := os.ErrPermission
 	if onWine() {
 		folder = windows.ERROR_INVALID_HANDLE // Wine 8 tries to read it
 	}
 	before := openDescriptors()
-	for _, rung := range Rungs() {
-		for name, c := range map[string]struct {
-			ctx  context.Context
-			spec Spec
-			want error
-			path string
-		}{
-			"missing":         {spec: Spec{Path: dir + `\none.exe`}, want: os.ErrNotExist, path: dir + `\none.exe`},
-			"directory":       {spec: Spec{Path: dir}, want: folder, path: dir},
-			"not executable":  {spec: Spec{Path: plain}, want: windows.ERROR_BAD_EXE_FORMAT, path: plain},
-			"no path":         {spec: Spec{}, want: syscall.ENOENT},
-			"drive's folder":  {spec: Spec{Path: "C:tree.exe"}, want: syscall.EINVAL, path: "C:tree.exe"},
-			"folder":          {spec: Spec{Path: exe, Dir: dir + `\none`}, want: os.ErrNotExist, path: dir + `\none`},
-			"folder's a file": {spec: Spec{Path: exe, Dir: plain}, want: windows.ERROR_DIRECTORY, path: plain},
-			"too long":        {spec: Spec{Path: exe, Args: []string{"tree", strings.Repeat("x", 33000)}}, want: syscall.E2BIG, path: exe},
-			"too many":        {spec: Spec{Path: exe, Extra: make([]*os.File, 7300)}, want: syscall.E2BIG},
-			"NUL in argument": {spec: Spec{Path: exe, Args: []string{"tree", "a\x00b"}}, want: syscall.EINVAL, path: exe},
-			"NUL in entry":    {spec: Spec{Path: exe, Env: []string{"A=\x00B=2"}}, want: syscall.EINVAL},
-			"closed":          {spec: Spec{Path: exe, Extra: []*os.File{closed}}, want: os.ErrClosed},
-			"cancelled":       {ctx: cancelled, spec: Spec{Path: exe}, want: cause},
-		} {
-			t.Run(rung+"/"+name, func(t *testing.T) {
-				ctx := c.ctx
-				if ctx == nil {
-					ctx = t.Context()
-				}
-				c.spec.Rung = rung
-				tree, err := Start(ctx, c.spec)
-				if tree != nil || !errors.Is(err, c.want) {
-					t.Fatalf("error %v, want %v", err, c.want)
-				}
-				var blamed *os.PathError
-				if c.path != "" && (!errors.As(err, &blamed) || blamed.Path != c.path) {
-					t.Errorf("error %v blames another than %s", err, c.path)
-				}
-			})
-		}
-	}
-	if after := openDescriptors(); after > before+5 { // the runtime's own come and go
+	startErrors(t, Rungs(), exe, map[string]badStart{
+		"missing":         {spec: Spec{Path: dir + `\none.exe`}, want: os.ErrNotExist, path: dir + `\none.exe`},
+		"directory":       {spec: Spec{Path: dir}, want: folder, path: dir},
+		"not executable":  {spec: Spec{Path: plain}, want: windows.ERROR_BAD_EXE_FORMAT, path: plain},
+		"no path":         {spec: Spec{}, want: syscall.ENOENT},
+		"drive's folder":  {spec: Spec{Path: "C:tree.exe"}, want: syscall.EINVAL, path: "C:tree.exe"},
+		"folder":          {spec: Spec{Path: exe, Dir: dir + `\none`}, want: os.ErrNotExist, path: dir + `\none`},
+		"folder's a file": {spec: Spec{Path: exe, Dir: plain}, want: windows.ERROR_DIRECTORY, path: plain},
+		"too long":        {spec: Spec{Path: exe, Args: []string{"tree", strings.Repeat("x", 33000)}}, want: syscall.E2BIG, path: exe},
+		"too many":        {spec: Spec{Path: exe, Extra: make([]*os.File, 7300)}, want: syscall.E2BIG},
+		"NUL in argument": {spec: Spec{Path: exe, Args: []string{"tree", "a\x00b"}}, want: syscall.EINVAL, path: exe},
+		"NUL in entry":    {spec: Spec{Path: exe, Env: []string{"A=\x00B=2"}}, want: syscall.EINVAL},
+	})
+	if after := openDescriptors(); after > before+6 { // the runtime's own come and go, and a pipe of the cases is still open
 		t.Errorf("%d handles became %d", before, after)
 	}
 }

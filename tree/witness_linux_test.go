@@ -5,24 +5,11 @@ import (
 	"os"
 	"syscall"
 	"testing"
-	"time"
 
 	"coppice.dev/coppice/internal/shim"
-	"coppice.dev/coppice/internal/victim"
 	"coppice.dev/coppice/internal/victim/observer"
 	"golang.org/x/sys/unix"
 )
-
-// patience bounds every wait of these tests for something that must come.
-const patience = victim.Lifetime / 2
-
-// within bounds a wait for what a tree does by itself or by order. It is shorter than a victim's own lifetime: what a
-// victim left to itself would come to as well proves nothing.
-func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // witness sees from outside who is left of a tree: all that was born of a victim holds its pipe.
 type witness struct {
@@ -77,42 +64,12 @@ func (x *witness) end() {
 	}
 }
 
-// until waits for a condition that no event tells of.
-func until(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(patience); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
 func openDescriptors() int {
 	names, _ := os.ReadDir("/proc/self/fd")
 	return len(names)
 }
 
 func ownChildren() []shim.Process { return shim.Descendants(os.Getpid()) }
-
-// pipe is closed with the test.
-func pipe(t *testing.T) (r, w *os.File) {
-	t.Helper()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { r.Close(); w.Close() })
-	return r, w
-}
-
-func executable(t testing.TB) string {
-	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exe
-}
 
 // available are the rungs that this host and user give. Of each other one, a part of the test is skipped.
 func available(t *testing.T) []string {

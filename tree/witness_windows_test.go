@@ -19,17 +19,6 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// patience bounds every wait of these tests for something that must come.
-const patience = victim.Lifetime / 2
-
-// within bounds a wait for what a tree does by itself or by order. It is shorter than a victim's own lifetime: what a
-// victim left to itself would come to as well proves nothing.
-func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // seen is a process of a victim, by a handle: its id cannot come to another while that is open.
 type seen struct {
 	pid    int
@@ -154,43 +143,6 @@ func (x *witness) end() {
 	}
 }
 
-// until waits for a condition that no event tells of.
-func until(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(patience); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
-// pipe is closed with the test.
-func pipe(t *testing.T) (r, w *os.File) {
-	t.Helper()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { r.Close(); w.Close() })
-	return r, w
-}
-
-func executable(t testing.TB) string {
-	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exe
-}
-
-// tried is a victim and what is known of it.
-type tried struct {
-	name  string
-	args  []string
-	ready int // how many processes say that they are ready
-}
-
 func victims(t *testing.T) []tried {
 	return []tried{
 		{name: "sleeper", ready: 1},
@@ -214,27 +166,6 @@ func batchFile(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// start starts a victim in this process; told ends its leader.
-func start(t *testing.T, rung string, v tried) (tree *Tree, x *witness, told *os.File) {
-	t.Helper()
-	x = newWitness(t)
-	stdin, told := pipe(t)
-	tree, err := Start(t.Context(), Spec{Path: executable(t), Args: victim.Args(v.name, v.args...), Rung: rung,
-		Stdin: stdin, Stderr: os.Stderr, Extra: []*os.File{x.hold}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		tree.Kill(ctx, "cleanup")
-	})
-	stdin.Close()
-	x.hold.Close()
-	x.ready(v.ready)
-	return tree, x, told
 }
 
 // eachVictim runs a test for all victims on the first rung. The other one differs in the first instant alone: two will do.
