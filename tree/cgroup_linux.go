@@ -180,6 +180,29 @@ func removeCgroup(path string, depth int) error {
 	return nil
 }
 
+// seen counts the processes that live in it, and reads the first of them. None has made a cgroup below it: the guard forbids
+// that.
+func (l *leaf) seen() (n int, some []Member) {
+	b, err := os.ReadFile(filepath.Join(l.path, "cgroup.procs"))
+	if err != nil {
+		return 0, nil
+	}
+	legible := shim.OwnProc()
+	for line := range strings.Lines(string(b)) {
+		n++
+		pid, err := strconv.Atoi(strings.TrimSuffix(line, "\n"))
+		if err != nil || len(some) == named || !legible {
+			continue
+		}
+		if p, ok := shim.Read(pid); ok && !p.Dead() {
+			some = append(some, member(p))
+		} else {
+			n-- // it has ended since
+		}
+	}
+	return n, some
+}
+
 // usage is the kernel's own account: the CPU time that all of it has ever used, and its memory where that controller
 // is on.
 func (l *leaf) usage(u *Usage) {

@@ -188,3 +188,8 @@ func (g *grouped) members() ([]Member, error) {
 	}
 	return groupMembers(g.process.Pid, true), nil
 }
+
+func (g *grouped) seen() (int, []Member) {
+	all, _ := g.members()
+	return len(all), all
+}

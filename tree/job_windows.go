@@ -248,3 +248,8 @@ func (j *jobbed) signal(sig os.Signal) error {
 }
 
 func (j *jobbed) guard() error { return errUnguarded }
+
+func (j *jobbed) seen() (int, []Member) {
+	all, _ := j.members()
+	return len(all), all
+}

@@ -442,6 +442,15 @@ func (h *shimmed) members() ([]Member, error) {
 	return descendants(h.process.Pid), nil
 }
 
+// seen asks the cgroup where nobody can have left it, which spares a read of every process of the host.
+func (h *shimmed) seen() (int, []Member) {
+	if h.leaf != nil && h.bare == nil {
+		return h.leaf.seen()
+	}
+	all, _ := h.members()
+	return len(all), all
+}
+
 // errNoProc is the reason why nobody can be seen.
 var errNoProc = errors.New("/proc is not there, or is that of another PID namespace")
 

@@ -108,8 +108,9 @@ type holder interface {
 	empty() error
 	// signal sends a signal to the command's process group.
 	signal(os.Signal) error
-	// members reads the tree once.
+	// members reads the tree once; seen counts it for a report and names some, as quickly as can be.
 	members() ([]Member, error)
+	seen() (int, []Member)
 	// usage reads what the tree uses, once.
 	usage() (Usage, error)
 	// guard is nil if the tree can neither leave what holds it nor attack what kills it, else the reason.
@@ -259,9 +260,9 @@ func (t *Tree) Cut(cause string) { t.beginCut(cause) }
 // beginCut looks once at the tree and begins to kill it. Only the first call does anything.
 func (t *Tree) beginCut(cause string) {
 	t.cutting.Do(func() {
-		seen, _ := t.hold.members()
+		seen, some := t.hold.seen()
 		t.mu.Lock()
-		t.report = Report{Cause: cause, Level: t.level, Rung: t.facts.Rung, Seen: len(seen), Named: seen[:min(len(seen), named)]}
+		t.report = Report{Cause: cause, Level: t.level, Rung: t.facts.Rung, Seen: seen, Named: some[:min(len(some), named)]}
 		t.begun = time.Now()
 		t.mu.Unlock()
 		t.hold.kill()

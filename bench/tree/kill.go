@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -77,13 +78,20 @@ func crowd(size int) []string {
 	return victim.Args("wide", strconv.Itoa(size-1))
 }
 
-// gather waits until all of a crowd have said that they are there.
+// gather waits until all of a crowd have said that they are there, and are asleep: a kill of programs that are still starting
+// measures how they fight over the processors.
 func gather(r *os.File, size int) error {
 	r.SetReadDeadline(time.Now().Add(15 * time.Second))
 	s := bufio.NewScanner(r)
 	for range size {
 		if !s.Scan() {
 			return fmt.Errorf("the crowd does not gather: %w", errors.Join(s.Err(), os.ErrDeadlineExceeded))
+		}
+	}
+	busy := func(p shim.Process) bool { return p.State != 'S' }
+	for limit := time.Now().Add(15 * time.Second); slices.ContainsFunc(shim.Descendants(os.Getpid()), busy); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
+			return fmt.Errorf("the crowd does not rest: %w", os.ErrDeadlineExceeded)
 		}
 	}
 	return nil
