@@ -26,6 +26,7 @@ var layers = [][]string{
 	{"internal/engine"},
 	{"internal/pipeline", "internal/store", "internal/connect", "internal/config", "sandbox"},
 	{"tree", "internal/confine", "internal/victim/observer"},
+	{"internal/cgroup"},
 	{"internal/shim"},
 	{"worker", "sdk/python"},
 	{"internal/victim"},
@@ -48,8 +49,8 @@ var rules = []rule{
 	{"internal/pipeline", except("coppice.dev/coppice/internal/message"),
 		"the pipeline declares what it needs and is tested with fakes and fake time"},
 	{"internal/shim", func(p string) bool {
-		return strings.Contains(p, ".") && p != "golang.org/x/sys/unix" || p == "os" || p == "fmt" || p == "encoding/json" || p == "time"
-	}, "the shim's init runs in every program that has the hook, before anything else of it"},
+		return strings.Contains(p, ".") && p != "coppice.dev/coppice/internal/shim/sys" || p == "os" || p == "fmt" || p == "encoding/json" || p == "time"
+	}, "the shim's init runs in every program that has the hook, before anything else of it; behind a package of golang.org/x it would be late"},
 	{"tree/shimhook", except("coppice.dev/coppice/internal/shim"), "as the shim"},
 	{"tree", anyOf("os/signal", "os/exec", "coppice.dev/coppice/wire"), "a library takes no process-wide act, and owns its pipes"},
 	{"sandbox", anyOf("os/signal", "os/exec", "syscall", "golang.org/x/sys"), "the operating system is package tree's"},
@@ -60,7 +61,7 @@ var rules = []rule{
 
 // systemCalls are the packages in which files may be for one system, or import golang.org/x/sys.
 var systemCalls = []string{
-	"tree", "internal/confine", "internal/shim", // what they are for
+	"tree", "internal/confine", "internal/cgroup", "internal/shim", "internal/shim/sys", // what they are for
 	"internal/store/sqlite",                               // file locking
 	"worker",                                              // close-on-exec of the wire
 	"internal/tty",                                        // whose group has the terminal; stopping and dying as a shell expects

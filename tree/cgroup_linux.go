@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"coppice.dev/coppice/internal/cgroup"
 	"coppice.dev/coppice/internal/shim"
 	"golang.org/x/sys/unix"
 )
@@ -29,12 +30,16 @@ func cgroupLeaf() rung {
 		held:  standing{Atomic, Facts{HostDeathSafe: true, BornInside: true, Limited: true}},
 		loose: standing{Tracked, Facts{BornInside: true, Transparent: true, Limited: true}},
 		start: func(ctx context.Context, s *Spec) (holder, error) {
+			mounts, err := cgroup.Mounts()
+			if err != nil {
+				return nil, &refusal{err}
+			}
 			l, err := newLeaf()
 			if err != nil {
 				return nil, &refusal{err}
 			}
 			h, err := startShim(ctx, s, stage{mode: shim.InCgroup, leaf: l, must: s.Level > Tracked,
-				guards: shim.GuardShim | shim.GuardLimits | shim.GuardCgroup})
+				guards: shim.GuardShim | shim.GuardLimits | shim.GuardCgroup, carved: mounts})
 			if err != nil {
 				l.end()
 				return nil, errors.Join(err, l.remove())
@@ -52,16 +57,16 @@ type leaf struct {
 }
 
 func newLeaf() (*leaf, error) {
-	own, err := shim.OwnCgroup()
+	own, err := cgroup.Own()
 	if err != nil {
 		return nil, fmt.Errorf("find the engine's own cgroup (version 2): %w", err)
 	}
-	me, err := shim.EngineName()
+	me, err := cgroup.EngineName()
 	if err != nil {
-		return nil, errNoProc
+		return nil, err
 	}
 	sweepLeaves(own.Dir, me)
-	l := &leaf{path: filepath.Join(own.Dir, shim.LeafPrefix+me+"-"+rand.Text())}
+	l := &leaf{path: filepath.Join(own.Dir, cgroup.LeafPrefix+me+"-"+rand.Text())}
 	if err := os.Mkdir(l.path, 0o755); err != nil {
 		return nil, err
 	}
@@ -83,7 +88,7 @@ func sweepLeaves(own, me string) {
 	}
 	namespace, _, _ := strings.Cut(me, "-")
 	for _, e := range entries {
-		name, ok := strings.CutPrefix(e.Name(), shim.LeafPrefix)
+		name, ok := strings.CutPrefix(e.Name(), cgroup.LeafPrefix)
 		fields := strings.Split(name, "-")
 		if !ok || !e.IsDir() || len(fields) != 4 || fields[0] != namespace || strings.HasPrefix(name, me+"-") {
 			continue
@@ -127,7 +132,7 @@ func (l *leaf) end() error {
 // into it.
 func (l *leaf) empty(ctx context.Context) error {
 	for pause := 50 * time.Microsecond; ; pause = min(pause*2, 20*time.Millisecond) {
-		in, err := shim.Populated(l.path)
+		in, err := cgroup.Populated(l.path)
 		if err != nil || !in {
 			return err
 		}

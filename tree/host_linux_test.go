@@ -12,7 +12,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"coppice.dev/coppice/internal/shim"
+	"coppice.dev/coppice/internal/cgroup"
 	"coppice.dev/coppice/internal/victim"
 	"golang.org/x/sys/unix"
 )
@@ -186,7 +186,7 @@ func TestOnAHostWithoutNamespaces(t *testing.T) {
 
 func TestOnAHostWithReadOnlyCgroups(t *testing.T) {
 	readOnly := func() error {
-		mounts, err := shim.CgroupMounts()
+		mounts, err := cgroup.Mounts()
 		for _, m := range mounts {
 			err = errors.Join(err, unix.Mount("", m, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 		}
@@ -308,13 +308,13 @@ func TestOnAHostThatHidesProcesses(t *testing.T) {
 	if !(host{mounts: hide, nobody: true}).on(t) {
 		return
 	}
-	me, err := shim.EngineName()
+	me, err := cgroup.EngineName()
 	if err != nil {
 		t.Fatal(err)
 	}
 	namespace, _, _ := strings.Cut(me, "-")
 	below := t.TempDir() // a folder where a leaf would be, of an engine that is hidden: the init of the host
-	leaf := filepath.Join(below, shim.LeafPrefix+namespace+"-1-1-x")
+	leaf := filepath.Join(below, cgroup.LeafPrefix+namespace+"-1-1-x")
 	if err := os.Mkdir(leaf, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"coppice.dev/coppice/internal/cgroup"
 	"coppice.dev/coppice/internal/shim"
 	"coppice.dev/coppice/internal/victim"
 	"coppice.dev/coppice/internal/victim/observer"
@@ -350,7 +351,7 @@ func (c *cell) guards(attack string) bool {
 }
 
 func cgroup2() string {
-	if mounts, err := shim.CgroupMounts(); err == nil && len(mounts) > 0 {
+	if mounts, err := cgroup.Mounts(); err == nil && len(mounts) > 0 {
 		return mounts[0]
 	}
 	return ""

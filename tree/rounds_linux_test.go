@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"coppice.dev/coppice/internal/shim"
+	"coppice.dev/coppice/internal/cgroup"
 	"coppice.dev/coppice/internal/victim"
 	"coppice.dev/coppice/internal/victim/observer"
 )
@@ -140,8 +140,8 @@ func own(t *testing.T) map[string]int {
 	}
 	threads, _ := os.ReadDir("/proc/self/task")
 	out["threads beyond 64"] = max(0, len(threads)-64)
-	if me, err := shim.EngineName(); err == nil {
-		if own, err := shim.OwnCgroup(); err == nil {
+	if me, err := cgroup.EngineName(); err == nil {
+		if own, err := cgroup.Own(); err == nil {
 			out["cgroups"] = len(leaves(t, own.Dir, me))
 		}
 	}
@@ -252,7 +252,7 @@ func TestEngineKilledInStart(t *testing.T) {
 		if rung != "cgroup" {
 			continue
 		}
-		own, err := shim.OwnCgroup()
+		own, err := cgroup.Own()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -83,8 +83,9 @@ type stage struct {
 	clone  uintptr // namespaces for the shim
 	users  bool    // a user namespace too
 	guards shim.Guards
-	must   bool  // the guards have to be had
-	leaf   *leaf // with shim.InCgroup
+	must   bool     // the guards have to be had
+	carved []string // where shim.GuardCgroup forbids to write
+	leaf   *leaf    // with shim.InCgroup
 }
 
 // shimmed is a tree behind a shim.
@@ -112,7 +113,7 @@ func startShim(ctx context.Context, s *Spec, st stage) (holder, error) {
 	spec, ok := (&shim.Spec{
 		Mode: st.mode, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, Files: 3 + len(s.Extra), Terminal: s.Foreground != nil,
 		NewSession: s.NewSession, NoNewPrivileges: s.NoNewPrivileges, DropCapabilities: s.DropCapabilities,
-		Guards: st.guards, Must: st.must, Limits: rlimits(s.Limits, st.users),
+		Guards: st.guards, Must: st.must, Carved: st.carved, Limits: rlimits(s.Limits, st.users),
 	}).Encode()
 	if !ok {
 		return nil, &os.PathError{Op: "start", Path: s.Path, Err: syscall.E2BIG}
@@ -194,7 +195,7 @@ func shimPath(s *Spec) (string, error) {
 
 // launch executes the shim with the command's descriptors and its own.
 func launch(files []*os.File, st stage, exe string) (*shimmed, error) {
-	trigger, err := shim.NewTrigger()
+	trigger, err := newTrigger()
 	if err != nil {
 		return nil, fmt.Errorf("make trigger: %w", err)
 	}
@@ -239,6 +240,28 @@ func launch(files []*os.File, st stage, exe string) (*shimmed, error) {
 	}
 	return &shimmed{stage: st, process: process, control: control,
 		stops: make(chan os.Signal, 1), first: make(chan struct{}), last: make(chan struct{})}, nil
+}
+
+// newTrigger makes the sealed file that says "be a shim". The caller closes it.
+func newTrigger() (int, error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	// A host may refuse memory files that could be executed (sysctl vm.memfd_noexec, Linux 6.3); older kernels do not
+	// know the flag.
+	fd, err := unix.MemfdCreate("coppice-shim", flags|unix.MFD_NOEXEC_SEAL)
+	if err == unix.EINVAL {
+		fd, err = unix.MemfdCreate("coppice-shim", flags)
+	}
+	if err != nil {
+		return -1, err
+	}
+	if _, err = unix.Write(fd, []byte(shim.Magic)); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, shim.Seals)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 func inNamespaces(exe string, args, env []string, files []*os.File) (*os.Process, error) {

@@ -9,13 +9,14 @@ import (
 	"syscall"
 	"testing"
 
+	"coppice.dev/coppice/internal/cgroup"
 	"coppice.dev/coppice/internal/shim"
 )
 
 // leaves are the cgroups below another whose name says that this identity made them.
 func leaves(t *testing.T, below, identity string) []string {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(below, shim.LeafPrefix+identity+"-*"))
+	found, err := filepath.Glob(filepath.Join(below, cgroup.LeafPrefix+identity+"-*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func needCgroup(t *testing.T) string {
 // identity is what leaves of the engine are called by.
 func (e watched) identity(t *testing.T) string {
 	t.Helper()
-	me, err := shim.EngineName()
+	me, err := cgroup.EngineName()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +135,7 @@ func (e watched) killWithShim() {
 // sweepLeaves, for "another namespace" with that of namespaces, for "living" with the question whether it lives.
 func TestSweepKnowsWhose(t *testing.T) {
 	own := needCgroup(t)
-	me, err := shim.EngineName()
+	me, err := cgroup.EngineName()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,7 @@ func TestSweepKnowsWhose(t *testing.T) {
 		"own":               {me, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(own, shim.LeafPrefix+c.leaf+mine)
+			path := filepath.Join(own, cgroup.LeafPrefix+c.leaf+mine)
 			deep := path
 			for range 10 { // nested, as who may write there could have made it
 				deep = filepath.Join(deep, "below")
@@ -178,7 +179,7 @@ func TestSweepKnowsWhose(t *testing.T) {
 	}
 	// A folder of another kind, in which everything is a link to outside, is not a cgroup: nothing of it is followed.
 	fake, kept := t.TempDir(), filepath.Join(outside, "kept")
-	leaf := filepath.Join(fake, shim.LeafPrefix+namespace+"-4194304-1-x")
+	leaf := filepath.Join(fake, cgroup.LeafPrefix+namespace+"-4194304-1-x")
 	for _, err := range []error{os.MkdirAll(kept, 0o755), os.Mkdir(leaf, 0o755), os.Symlink(outside, filepath.Join(leaf, "link")),
 		os.Symlink(outside, leaf+"y"), os.WriteFile(filepath.Join(outside, "cgroup.kill"), []byte("kept"), 0o644),
 		os.Symlink(filepath.Join(outside, "cgroup.kill"), filepath.Join(leaf, "cgroup.kill"))} {

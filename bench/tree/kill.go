@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"coppice.dev/coppice/internal/cgroup"
 	"coppice.dev/coppice/internal/shim"
 	"coppice.dev/coppice/internal/victim"
 	"coppice.dev/coppice/tree"
@@ -38,7 +39,7 @@ func kills() error {
 		var all []contestant
 		if os.Geteuid() == 0 {
 			all = append(all, contestant{"bare pidns", func() (time.Duration, error) { return bareNamespace(size) }})
-			if own, err := shim.OwnCgroup(); err == nil {
+			if own, err := cgroup.Own(); err == nil {
 				all = append(all, contestant{"bare cgroup", func() (time.Duration, error) { return bareCgroup(own.Dir, size) }})
 			}
 		}

@@ -3,7 +3,6 @@ package confine
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,54 +10,12 @@ import (
 	"syscall"
 	"time"
 
-	"coppice.dev/coppice/internal/shim"
+	"coppice.dev/coppice/internal/cgroup"
 	"golang.org/x/sys/unix"
 )
 
-// place is where this process stands in the host's cgroups.
-type place struct {
-	shim.Cgroup
-	v1 []string // the controllers that version 1 holds, and its named hierarchies
-}
-
-// stand finds the place. Its error says in words where v2 is missing, and wraps fs.ErrNotExist then.
-func stand() (place, error) {
-	cgroups, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return place{}, err
-	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return place{}, err
-	}
-	return standing(cgroups, mounts)
-}
-
-func standing(cgroups, mounts []byte) (place, error) {
-	p := place{Cgroup: shim.FindCgroup(cgroups, mounts)}
-	for line := range strings.Lines(string(cgroups)) { // hierarchy:controllers:path, cgroups(7); that of version 2 is 0 and has none
-		if f := strings.SplitN(line, ":", 3); len(f) == 3 && f[1] != "" {
-			p.v1 = append(p.v1, strings.Split(f[1], ",")...)
-		}
-	}
-	slices.Sort(p.v1)
-	missing := ""
-	if len(p.v1) > 0 {
-		missing = fmt.Sprintf("; version 1 holds %s", strings.Join(p.v1, ", "))
-	}
-	switch {
-	case p.Dir != "":
-		return p, nil
-	case p.Path == "":
-		return p, fmt.Errorf("the kernel has no cgroup v2%s: %w", missing, fs.ErrNotExist)
-	case strings.HasPrefix(p.Path, "/.."):
-		return p, fmt.Errorf("its own cgroup %s lies outside of its cgroup namespace", p.Path)
-	}
-	return p, fmt.Errorf("cgroup v2 is not mounted where this process can see its own%s: %w", missing, fs.ErrNotExist)
-}
-
 func cgroupHere() (string, error) {
-	p, err := stand()
+	p, err := cgroup.Own()
 	if err != nil {
 		return "", err
 	}
@@ -66,15 +23,15 @@ func cgroupHere() (string, error) {
 		return "", fmt.Errorf("its own cgroup %s is hidden: %w", p.Dir, errnoOf(err)) // another mount lies over it
 	}
 	kind := "v2 alone"
-	if len(p.v1) > 0 {
-		kind = fmt.Sprintf("v2 beside version 1, which holds %s", strings.Join(p.v1, ", "))
+	if len(p.V1) > 0 {
+		kind = fmt.Sprintf("v2 beside version 1, which holds %s", strings.Join(p.V1, ", "))
 	}
 	return fmt.Sprintf("%s, mounted at %s; own cgroup %s", kind, p.Mount, p.Path), nil
 }
 
 // cgroupControllers looks for those that bound a tree.
 func cgroupControllers() (string, error) {
-	p, err := stand()
+	p, err := cgroup.Own()
 	if err != nil {
 		return "", err
 	}
@@ -87,7 +44,7 @@ func cgroupControllers() (string, error) {
 	for _, c := range []string{"memory", "pids"} {
 		if !slices.Contains(have, c) {
 			missing = append(missing, c)
-			if slices.Contains(p.v1, c) {
+			if slices.Contains(p.V1, c) {
 				held = append(held, c)
 			}
 		}
@@ -106,16 +63,16 @@ func cgroupControllers() (string, error) {
 const leafMark = "probe"
 
 func leafName() (string, error) {
-	me, err := shim.EngineName()
+	me, err := cgroup.EngineName()
 	if err != nil {
-		return "", fmt.Errorf("no /proc of this PID namespace: %w", err)
+		return "", err
 	}
-	return shim.LeafPrefix + me + "-" + leafMark, nil
+	return cgroup.LeafPrefix + me + "-" + leafMark, nil
 }
 
 // inCgroupLeaf is for a child that is born in a new cgroup below our own, and dies of its cgroup.kill.
 func inCgroupLeaf() (*trial, error) {
-	p, err := stand()
+	p, err := cgroup.Own()
 	if err != nil {
 		return nil, err
 	}
@@ -143,11 +100,11 @@ func inCgroupLeaf() (*trial, error) {
 
 // tellCgroup says where the child was born.
 func tellCgroup() (string, error) {
-	b, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
+	own, err := cgroup.Own()
+	if own.Path == "" {
 		return "", err
 	}
-	if strings.Contains(filepath.Base(shim.FindCgroup(b, nil).Path), "-"+leafMark) {
+	if strings.Contains(filepath.Base(own.Path), "-"+leafMark) {
 		return "a leaf was made, a child born inside", nil
 	}
 	return "", errors.New("the child was not born in the leaf")
@@ -168,7 +125,7 @@ const leafPatience = 2 * time.Second
 
 func awaitEmpty(dir string) error {
 	for limit := time.Now().Add(leafPatience); ; time.Sleep(time.Millisecond) {
-		in, err := shim.Populated(dir)
+		in, err := cgroup.Populated(dir)
 		switch {
 		case err != nil || !in:
 			return err

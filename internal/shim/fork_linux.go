@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"coppice.dev/coppice/internal/shim/sys"
 )
 
 // birth is all that a new process does between its fork and its first instruction of its own: a list of system calls, made
@@ -32,7 +32,7 @@ type birth struct {
 
 	noNewPrivileges bool
 	ruleset         int // a Landlock ruleset to enforce, or -1
-	filter          *unix.SockFprog
+	filter          *syscall.SockFprog
 	must            bool // a guard that fails ends the start
 	drop            bool // all capabilities
 	limits          []rlimit
@@ -49,9 +49,9 @@ type birth struct {
 	words  record
 	act    sigaction
 	mask   uint64 // the parent's, from before the fork
-	caps   unix.CapUserHeader
-	some   [2]unix.CapUserData
-	none   [2]unix.CapUserData
+	caps   sys.CapHeader
+	some   [2]sys.CapData
+	none   [2]sys.CapData
 }
 
 // call is one system call of a birth. A failure ends the child, but for the two that are pardoned.
@@ -74,7 +74,7 @@ type record struct {
 }
 
 // here is AT_FDCWD as a register holds it.
-const here = ^uintptr(-unix.AT_FDCWD - 1)
+const here = ^uintptr(-sys.AT_FDCWD - 1)
 
 type mapping struct {
 	path *byte
@@ -83,7 +83,7 @@ type mapping struct {
 
 type rlimit struct {
 	resource uintptr
-	value    unix.Rlimit
+	value    syscall.Rlimit
 }
 
 type sigaction struct {
@@ -105,9 +105,9 @@ type cloneArgs struct {
 //go:noinline
 func (c *birth) fork(args *cloneArgs) (pid, errno uintptr) {
 	if args != nil {
-		pid, errno = rawFork(unix.SYS_CLONE3, uintptr(unsafe.Pointer(args)), unsafe.Sizeof(*args))
+		pid, errno = rawFork(sys.SYS_CLONE3, uintptr(unsafe.Pointer(args)), unsafe.Sizeof(*args))
 	} else {
-		pid, errno = rawFork(unix.SYS_CLONE, c.flags|uintptr(unix.SIGCHLD), 0)
+		pid, errno = rawFork(syscall.SYS_CLONE, c.flags|uintptr(syscall.SIGCHLD), 0)
 	}
 	if pid != 0 || errno != 0 {
 		return pid, errno
@@ -142,13 +142,13 @@ func (c *birth) live() {
 		}
 		lives := k.guard && !c.must
 		c.words.step, c.words.errno, c.words.fatal = k.step, errno, !lives
-		syscall.RawSyscall6(unix.SYS_WRITE, uintptr(c.report), uintptr(unsafe.Pointer(&c.words)), unsafe.Sizeof(c.words), 0, 0, 0)
+		syscall.RawSyscall6(syscall.SYS_WRITE, uintptr(c.report), uintptr(unsafe.Pointer(&c.words)), unsafe.Sizeof(c.words), 0, 0, 0)
 		if !lives {
 			break
 		}
 	}
 	for {
-		syscall.RawSyscall6(unix.SYS_EXIT_GROUP, 253, 0, 0, 0, 0, 0)
+		syscall.RawSyscall6(syscall.SYS_EXIT_GROUP, 253, 0, 0, 0, 0, 0)
 	}
 }
 
@@ -163,38 +163,38 @@ func address[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }
 
 // plan makes the list. Signals are blocked or ignored until near its end: none may run a handler of Go's in the child.
 func (c *birth) plan() {
-	c.caps.Version = unix.LINUX_CAPABILITY_VERSION_3
+	c.caps.Version = sys.CAPABILITY_VERSION_3
 	if c.orphan {
-		c.add(StepFork, unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
+		c.add(StepFork, syscall.SYS_PRCTL, sys.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL))
 	}
 	if c.parent != 0 { // or the shim's end has come before the request to be told of it
-		c.add(StepFork, unix.SYS_GETPPID).expect = uintptr(c.parent)
+		c.add(StepFork, syscall.SYS_GETPPID).expect = uintptr(c.parent)
 	}
 	c.planFiles()
 	c.planNamespace()
 	switch {
 	case c.session:
-		c.add(StepFork, unix.SYS_SETSID)
+		c.add(StepFork, syscall.SYS_SETSID)
 	case c.group:
-		c.add(StepFork, unix.SYS_SETPGID, 0, 0)
+		c.add(StepFork, syscall.SYS_SETPGID, 0, 0)
 	}
 	if c.terminal >= 0 { // with SIGTTOU ignored or blocked, one who is not in the foreground may do this
-		c.add(StepTerminal, unix.SYS_GETPID).keep = &c.pgrp
-		c.add(StepTerminal, unix.SYS_IOCTL, uintptr(c.terminal), unix.TIOCSPGRP, address(&c.pgrp))
+		c.add(StepTerminal, syscall.SYS_GETPID).keep = &c.pgrp
+		c.add(StepTerminal, syscall.SYS_IOCTL, uintptr(c.terminal), syscall.TIOCSPGRP, address(&c.pgrp))
 	}
 	for sig := uintptr(1); sig <= 64; sig++ {
 		if c.deaf&(1<<(sig-1)) == 0 {
 			// EINVAL for those two that have nothing but a default.
-			c.add(StepFork, unix.SYS_RT_SIGACTION, sig, address(&c.act), 0, 8).pardon[0] = syscall.EINVAL
+			c.add(StepFork, syscall.SYS_RT_SIGACTION, sig, address(&c.act), 0, 8).pardon[0] = syscall.EINVAL
 		}
 	}
-	c.add(StepFork, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, address(&c.mask), 0, 8)
+	c.add(StepFork, syscall.SYS_RT_SIGPROCMASK, sys.SIG_SETMASK, address(&c.mask), 0, 8)
 	c.planPrivileges()
 	for i := range c.limits {
 		l := &c.limits[i]
-		c.add(StepLimits, unix.SYS_PRLIMIT64, 0, l.resource, address(&l.value), 0)
+		c.add(StepLimits, syscall.SYS_PRLIMIT64, 0, l.resource, address(&l.value), 0)
 	}
-	c.add(StepExec, unix.SYS_EXECVE, address(c.path), address(&c.argv[0]), address(&c.envv[0]))
+	c.add(StepExec, syscall.SYS_EXECVE, address(c.path), address(&c.argv[0]), address(&c.envv[0]))
 }
 
 // planFiles moves the descriptors to their places: first out of each other's way, then home. A duplicate made by dup3(2)
@@ -205,13 +205,13 @@ func (c *birth) planFiles() {
 		spare = max(spare, fd+1, len(c.files))
 	}
 	for i, fd := range c.files {
-		c.add(StepFork, unix.SYS_DUP3, uintptr(fd), uintptr(spare+i), unix.O_CLOEXEC)
+		c.add(StepFork, syscall.SYS_DUP3, uintptr(fd), uintptr(spare+i), syscall.O_CLOEXEC)
 	}
 	if int(c.report) < len(c.files) { // its place is another's
-		c.add(StepFork, unix.SYS_DUP3, uintptr(c.report), uintptr(spare+len(c.files)), unix.O_CLOEXEC).keep = &c.report
+		c.add(StepFork, syscall.SYS_DUP3, uintptr(c.report), uintptr(spare+len(c.files)), syscall.O_CLOEXEC).keep = &c.report
 	}
 	for i := range c.files {
-		c.add(StepFork, unix.SYS_DUP3, uintptr(spare+i), uintptr(i), 0)
+		c.add(StepFork, syscall.SYS_DUP3, uintptr(spare+i), uintptr(i), 0)
 	}
 }
 
@@ -219,9 +219,9 @@ func (c *birth) planFiles() {
 // but root (capabilities(7)): in the inheritable set, then in the ambient one.
 func (c *birth) planNamespace() {
 	for _, m := range c.maps {
-		c.add(StepNamespace, unix.SYS_OPENAT, here, address(m.path), unix.O_WRONLY|unix.O_CLOEXEC).keep = &c.opened
-		c.add(StepNamespace, unix.SYS_WRITE, 0, address(&m.text[0]), uintptr(len(m.text))).from = &c.opened
-		c.add(StepNamespace, unix.SYS_CLOSE).from = &c.opened
+		c.add(StepNamespace, syscall.SYS_OPENAT, here, address(m.path), syscall.O_WRONLY|syscall.O_CLOEXEC).keep = &c.opened
+		c.add(StepNamespace, syscall.SYS_WRITE, 0, address(&m.text[0]), uintptr(len(m.text))).from = &c.opened
+		c.add(StepNamespace, syscall.SYS_CLOSE).from = &c.opened
 	}
 	if len(c.raise) == 0 {
 		return
@@ -231,9 +231,9 @@ func (c *birth) planNamespace() {
 		set.Permitted |= 1 << (b % 32)
 		set.Effective, set.Inheritable = set.Permitted, set.Permitted
 	}
-	c.add(StepNamespace, unix.SYS_CAPSET, address(&c.caps), address(&c.some[0]))
+	c.add(StepNamespace, syscall.SYS_CAPSET, address(&c.caps), address(&c.some[0]))
 	for _, b := range c.raise {
-		c.add(StepNamespace, unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(b))
+		c.add(StepNamespace, syscall.SYS_PRCTL, sys.PR_CAP_AMBIENT, sys.PR_CAP_AMBIENT_RAISE, uintptr(b))
 	}
 }
 
@@ -241,19 +241,19 @@ func (c *birth) planNamespace() {
 // CAP_SYS_ADMIN (landlock_restrict_self(2), seccomp(2)), so the capabilities go last.
 func (c *birth) planPrivileges() {
 	if c.noNewPrivileges {
-		c.add(StepConfine, unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)
+		c.add(StepConfine, syscall.SYS_PRCTL, sys.PR_SET_NO_NEW_PRIVS, 1)
 	}
 	if c.ruleset >= 0 {
-		c.add(StepLandlock, unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(c.ruleset), 0).guard = true
+		c.add(StepLandlock, sys.SYS_LANDLOCK_RESTRICT_SELF, uintptr(c.ruleset), 0).guard = true
 	}
 	if c.filter != nil {
-		c.add(StepSeccomp, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, address(c.filter)).guard = true
+		c.add(StepSeccomp, syscall.SYS_PRCTL, sys.PR_SET_SECCOMP, sys.SECCOMP_MODE_FILTER, address(c.filter)).guard = true
 	}
 	if !c.drop {
 		return
 	}
 	for b := uintptr(0); b < 64; b++ {
-		k := c.add(StepConfine, unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, b)
+		k := c.add(StepConfine, syscall.SYS_PRCTL, sys.PR_CAPBSET_DROP, b)
 		if b > 0 {
 			k.pardon[0] = syscall.EINVAL // beyond the last one that this kernel knows
 		}
@@ -261,8 +261,8 @@ func (c *birth) planPrivileges() {
 			k.pardon[1] = syscall.EPERM // without CAP_SETPCAP the set stays, and what it bounds cannot be gained any more
 		}
 	}
-	c.add(StepConfine, unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL)
-	c.add(StepConfine, unix.SYS_CAPSET, address(&c.caps), address(&c.none[0]))
+	c.add(StepConfine, syscall.SYS_PRCTL, sys.PR_CAP_AMBIENT, sys.PR_CAP_AMBIENT_CLEAR_ALL)
+	c.add(StepConfine, syscall.SYS_CAPSET, address(&c.caps), address(&c.none[0]))
 }
 
 // bear forks the child and waits until it has been executed or has failed. The failures that it lived through are given
@@ -278,15 +278,15 @@ func (c *birth) bear(path string, args, env []string) (pid int, unset []failure,
 		}
 	}
 	var pipe [2]int
-	if e := unix.Pipe2(pipe[:], unix.O_CLOEXEC); e != nil {
+	if e := syscall.Pipe2(pipe[:], syscall.O_CLOEXEC); e != nil {
 		return 0, nil, &failure{StepFork, e.(syscall.Errno)}
 	}
 	c.report, c.self = int32(pipe[1]), c
 	c.plan()
 	child, errno := c.part()
 	runtime.KeepAlive(c)
-	unix.Close(pipe[1])
-	defer unix.Close(pipe[0])
+	syscall.Close(pipe[1])
+	defer syscall.Close(pipe[0])
 	if errno != 0 {
 		return 0, nil, &failure{StepFork, syscall.Errno(errno)}
 	}
@@ -309,16 +309,16 @@ func (c *birth) part() (pid, errno uintptr) {
 	c.flags |= sharing
 	var clone *cloneArgs
 	if c.cgroup >= 0 {
-		clone = &cloneArgs{flags: uint64(c.flags) | unix.CLONE_INTO_CGROUP, exitSignal: uint64(unix.SIGCHLD), cgroup: uint64(c.cgroup)}
+		clone = &cloneArgs{flags: uint64(c.flags) | sys.CLONE_INTO_CGROUP, exitSignal: uint64(syscall.SIGCHLD), cgroup: uint64(c.cgroup)}
 	}
 	syscall.ForkLock.Lock()
 	defer syscall.ForkLock.Unlock()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	all := ^uint64(0)
-	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&c.mask)), 8, 0, 0)
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sys.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&c.mask)), 8, 0, 0)
 	pid, errno = c.fork(clone)
-	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.mask)), 0, 8, 0, 0)
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sys.SIG_SETMASK, uintptr(unsafe.Pointer(&c.mask)), 0, 8, 0, 0)
 	return pid, errno
 }
 
@@ -338,12 +338,12 @@ func ignored() (set uint64) {
 // pid. files become its descriptors. The user is mapped to itself: one that was mapped to 0 could trace the shim and
 // rewrite it. It is for the engine; the caller owns the child.
 func InNamespaces(path string, args, env []string, files []int) (int, error) {
-	uid, gid := strconv.Itoa(unix.Geteuid()), strconv.Itoa(unix.Getegid())
-	c := &birth{flags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID, cgroup: -1, terminal: -1, ruleset: -1, group: true,
+	uid, gid := strconv.Itoa(syscall.Geteuid()), strconv.Itoa(syscall.Getegid())
+	c := &birth{flags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID, cgroup: -1, terminal: -1, ruleset: -1, group: true,
 		files: files, deaf: ignored(),
 		// CAP_SETPCAP to empty the worker's bounding set, CAP_KILL for a worker that changes its user, CAP_SYS_ADMIN to guard
 		// one that has not been asked to do without new privileges. The worker gets none of them.
-		raise: []uint{unix.CAP_SETPCAP, unix.CAP_KILL, unix.CAP_SYS_ADMIN}}
+		raise: []uint{sys.CAP_SETPCAP, sys.CAP_KILL, sys.CAP_SYS_ADMIN}}
 	for _, m := range [...][2]string{
 		{"/proc/self/setgroups", "deny"}, // before gid_map, see user_namespaces(7)
 		{"/proc/self/uid_map", uid + " " + uid + " 1\n"},
@@ -357,7 +357,7 @@ func InNamespaces(path string, args, env []string, files []int) (int, error) {
 		return pid, nil
 	}
 	if pid > 0 {
-		for _, err := unix.Wait4(pid, nil, 0, nil); err == unix.EINTR; _, err = unix.Wait4(pid, nil, 0, nil) {
+		for _, err := syscall.Wait4(pid, nil, 0, nil); err == syscall.EINTR; _, err = syscall.Wait4(pid, nil, 0, nil) {
 		}
 	}
 	if failed.step == StepFork {

@@ -2,10 +2,10 @@
 
 package shim
 
-import "golang.org/x/sys/unix"
+import "syscall"
 
 // sharing is how the child shares its parent's memory.
-const sharing = unix.CLONE_VM | unix.CLONE_VFORK
+const sharing = syscall.CLONE_VM | syscall.CLONE_VFORK
 
 // rawFork calls clone(2) or clone3(2) and returns twice.
 func rawFork(trap, a1, a2 uintptr) (pid, errno uintptr)

@@ -5,8 +5,6 @@ package shim
 import (
 	"runtime"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // sharing is nothing: without a function in assembler the child has to be a copy.
@@ -17,7 +15,7 @@ const sharing = 0
 //go:norace
 //go:nosplit
 func rawFork(trap, a1, a2 uintptr) (pid, errno uintptr) {
-	if trap == unix.SYS_CLONE && runtime.GOARCH == "s390x" { // the one with the arguments in another order
+	if trap == syscall.SYS_CLONE && runtime.GOARCH == "s390x" { // the one with the arguments in another order
 		a1, a2 = 0, a1
 	}
 	pid, _, e := syscall.RawSyscall6(trap, a1, a2, 0, 0, 0, 0)

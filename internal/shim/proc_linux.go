@@ -2,19 +2,20 @@ package shim
 
 import (
 	"strconv"
+	"syscall"
 
-	"golang.org/x/sys/unix"
+	"coppice.dev/coppice/internal/shim/sys"
 )
 
 // Read reads one process; false if there is none.
 func Read(pid int) (Process, bool) {
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := syscall.Open("/proc/"+strconv.Itoa(pid)+"/stat", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return Process{}, false
 	}
-	defer unix.Close(fd)
+	defer syscall.Close(fd)
 	var b [1024]byte
-	n, err := unix.Read(fd, b[:])
+	n, err := syscall.Read(fd, b[:])
 	if err != nil || n <= 0 {
 		return Process{}, false
 	}
@@ -77,12 +78,12 @@ func parseStat(b []byte) (p Process, ok bool) {
 // numbers in it name others.
 func OwnProc() bool {
 	var b [16]byte
-	n, err := unix.Readlink("/proc/self", b[:])
+	n, err := syscall.Readlink("/proc/self", b[:])
 	if err != nil {
 		return false
 	}
 	pid, ok := number(string(b[:n]))
-	return ok && pid == unix.Getpid()
+	return ok && pid == syscall.Getpid()
 }
 
 // All reads every process of /proc once; nothing of a /proc that is another namespace's.
@@ -90,19 +91,19 @@ func All() []Process {
 	if !OwnProc() {
 		return nil
 	}
-	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := syscall.Open("/proc", syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
-	defer unix.Close(fd)
+	defer syscall.Close(fd)
 	var out []Process
 	buf := make([]byte, 32<<10)
 	for {
-		n, err := unix.ReadDirent(fd, buf)
+		n, err := syscall.ReadDirent(fd, buf)
 		if err != nil || n <= 0 {
 			return out
 		}
-		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+		_, _, names := syscall.ParseDirent(buf[:n], -1, nil)
 		for _, name := range names {
 			if pid, ok := number(name); ok {
 				if p, ok := Read(pid); ok {
@@ -118,13 +119,13 @@ func (p Process) Kill() {
 	if p.Pid <= 1 || p.Dead() {
 		return
 	}
-	fd, err := unix.PidfdOpen(p.Pid, 0)
+	fd, err := sys.PidfdOpen(p.Pid)
 	if err != nil {
 		return
 	}
-	defer unix.Close(fd)
+	defer syscall.Close(fd)
 	// The descriptor pins whoever has the pid now; only then is it compared.
 	if _, same := p.Now(); same {
-		unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		sys.PidfdSendSignal(fd, syscall.SIGKILL)
 	}
 }

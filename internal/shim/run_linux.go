@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"coppice.dev/coppice/internal/shim/sys"
 )
 
 // grace is how long after the command's own end the shim waits for the engine to have a look at what is left, before
@@ -22,21 +22,21 @@ func run(trigger int) {
 	// What the engine holds without close-on-exec (it may have inherited it so) is not the command's either. Closing it
 	// here could close what the runtime has opened.
 	for fd := trigger; fd <= engine; fd++ {
-		unix.CloseOnExec(fd)
+		syscall.CloseOnExec(fd)
 	}
-	unix.CloseRange(uint(engine)+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
-	unix.Close(trigger)
+	sys.CloseRange(uint(engine)+1, math.MaxUint32, sys.CLOSE_RANGE_CLOEXEC)
+	syscall.Close(trigger)
 	deaf := ignored() // since the engine's own start, as SIGHUP under nohup: they stay so for the command, as for any
 	ignore()
 	// A worker of the same uid could otherwise trace or rewrite the shim (ptrace(2), PTRACE_MODE_ATTACH: the target
 	// must be dumpable). Packages of the host read /proc/<pid>/stat alone, which stays readable.
-	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	sys.Prctl(sys.PR_SET_DUMPABLE, 0)
 
 	spec, ok := readSpec(control)
 	if !ok {
 		exit() // the engine died, or is no engine: nothing was executed
 	}
-	if ready(engine, unix.POLLIN, 0) { // a pidfd is readable once its process has ended
+	if ready(engine, sys.POLLIN, 0) { // a pidfd is readable once its process has ended
 		exit()
 	}
 	s := &shim{spec: spec, control: control, engine: engine, cgroup: -1, cgroupKill: -1, wake: -1, children: -1}
@@ -85,7 +85,7 @@ type shim struct {
 	ended bool // the command has been reaped: its pid may be another's
 }
 
-func exit() { unix.Exit(0) }
+func exit() { syscall.Exit(0) }
 
 // ignore makes the shim deaf. The Go runtime handles nearly every signal, and dies of most of them; as PID 1 the shim
 // would be safe from a worker's signals only if it handled none.
@@ -117,11 +117,11 @@ func readSpec(fd int) (Spec, bool) {
 
 func readFull(fd int, b []byte) bool {
 	for len(b) > 0 {
-		n, err := unix.Read(fd, b)
+		n, err := syscall.Read(fd, b)
 		switch {
-		case err == unix.EINTR:
-		case err == unix.EAGAIN:
-			ready(fd, unix.POLLIN, -1)
+		case err == syscall.EINTR:
+		case err == syscall.EAGAIN:
+			ready(fd, sys.POLLIN, -1)
 		case err != nil || n <= 0:
 			return false
 		default:
@@ -133,19 +133,19 @@ func readFull(fd int, b []byte) bool {
 
 // ready waits for what is wanted of a descriptor: timeout milliseconds, 0 for a look alone, -1 for ever.
 func ready(fd int, wanted int16, timeout int) bool {
-	p := []unix.PollFd{{Fd: int32(fd), Events: wanted}}
-	n, err := unix.Poll(p, timeout)
+	p := []sys.PollFd{{Fd: int32(fd), Events: wanted}}
+	n, err := sys.Poll(p, timeout)
 	return err == nil && n > 0
 }
 
 func (s *shim) tell(e Event) {
 	b := e.Append(nil)
 	for len(b) > 0 {
-		n, err := unix.Write(s.control, b)
+		n, err := syscall.Write(s.control, b)
 		switch {
-		case err == unix.EINTR:
-		case err == unix.EAGAIN: // 33 bytes into an empty socket: only a stopped engine lets it fill
-			ready(s.control, unix.POLLOUT, -1)
+		case err == syscall.EINTR:
+		case err == syscall.EAGAIN: // 33 bytes into an empty socket: only a stopped engine lets it fill
+			ready(s.control, sys.POLLOUT, -1)
 		case err != nil:
 			return // the engine is gone; watch sees it too
 		default:
@@ -163,34 +163,34 @@ func (s *shim) fail(step Step, err error) {
 // start executes the command, or tells why not and exits.
 func (s *shim) start(deaf uint64) {
 	var err error
-	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
+	if s.wake, err = sys.Eventfd(0, sys.EFD_CLOEXEC); err != nil {
 		s.fail(StepFork, err)
 	}
 	if s.spec.Mode != InPIDNamespace {
-		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		if err := sys.Prctl(sys.PR_SET_CHILD_SUBREAPER, 1); err != nil {
 			s.fail(StepReap, err)
 		}
 		if !OwnProc() {
-			s.fail(StepLook, unix.ENOENT)
+			s.fail(StepLook, syscall.ENOENT)
 		}
 		s.openChildren()
 	}
 	if s.spec.Dir != "" {
-		if err := unix.Chdir(s.spec.Dir); err != nil {
+		if err := syscall.Chdir(s.spec.Dir); err != nil {
 			s.fail(StepDir, err)
 		}
 	}
 	c := &birth{cgroup: s.cgroup, session: s.spec.NewSession, group: !s.spec.NewSession, terminal: -1, ruleset: -1, deaf: deaf,
 		noNewPrivileges: s.spec.NoNewPrivileges, drop: s.spec.DropCapabilities, must: s.spec.Must}
 	if s.spec.Terminal {
-		unix.CloseOnExec(s.spec.Files)
+		syscall.CloseOnExec(s.spec.Files)
 		c.terminal = s.spec.Files
 	}
 	if s.spec.Mode != InPIDNamespace {
 		// One more ring: who kills this shim, kills the command at least.
-		c.orphan, c.parent = true, unix.Getpid()
+		c.orphan, c.parent = true, syscall.Getpid()
 	}
-	if c.drop && !capable(unix.CAP_SETPCAP) {
+	if c.drop && !capable(sys.CAP_SETPCAP) {
 		// With a bounding set left, a set-user-id program would give back what has been dropped.
 		c.noNewPrivileges = true
 	}
@@ -199,7 +199,7 @@ func (s *shim) start(deaf uint64) {
 			s.fail(StepLimits, err)
 		}
 	}
-	guard := c.guards(s.spec.Guards)
+	guard := c.guards(s.spec.Guards, s.spec.Carved)
 	if guard != nil && s.spec.Must {
 		s.fail(guard.step, guard.errno)
 	}
@@ -209,7 +209,7 @@ func (s *shim) start(deaf uint64) {
 	}
 	s.leader = pid
 	if c.ruleset >= 0 {
-		unix.Close(c.ruleset)
+		syscall.Close(c.ruleset)
 	}
 	s.letGo()
 	started := Event{Kind: Started, A: uint64(pid)}
@@ -224,38 +224,38 @@ func (s *shim) start(deaf uint64) {
 
 // letGo closes the shim's copies of the command's descriptors, so that their pipes end when the tree does.
 func (s *shim) letGo() {
-	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	for fd := range s.spec.Files {
 		if fd <= 2 && err == nil {
-			unix.Dup3(null, fd, unix.O_CLOEXEC)
+			syscall.Dup3(null, fd, syscall.O_CLOEXEC)
 			continue
 		}
-		unix.Close(fd)
+		syscall.Close(fd)
 	}
 	if err == nil && null > 2 {
-		unix.Close(null)
+		syscall.Close(null)
 	}
 	if s.spec.Terminal {
-		unix.Close(s.spec.Files)
+		syscall.Close(s.spec.Files)
 	}
 }
 
 // limit adds a limit for the command. A hard limit that is lower stays, since only root could raise it.
 func (c *birth) limit(l Limit) error {
-	var have unix.Rlimit
-	if err := unix.Getrlimit(int(l.Resource), &have); err != nil {
+	var have syscall.Rlimit
+	if err := syscall.Getrlimit(int(l.Resource), &have); err != nil {
 		return err
 	}
 	value := min(l.Value, have.Max)
-	c.limits = append(c.limits, rlimit{uintptr(l.Resource), unix.Rlimit{Cur: value, Max: value}})
+	c.limits = append(c.limits, rlimit{uintptr(l.Resource), syscall.Rlimit{Cur: value, Max: value}})
 	return nil
 }
 
 // capable says whether this thread has the capability.
 func capable(c uint) bool {
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	err := unix.Capget(&head, &data[0])
+	head := sys.CapHeader{Version: sys.CAPABILITY_VERSION_3}
+	var data [2]sys.CapData
+	err := sys.Capget(&head, &data)
 	return err == nil && data[c/32].Effective&(1<<(c%32)) != 0
 }
 
@@ -263,9 +263,8 @@ func capable(c uint) bool {
 // descendant left, since every orphan of the tree is handed to the shim.
 func (s *shim) reap() {
 	for {
-		var info unix.Siginfo
-		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT, nil)
-		if err == unix.EINTR {
+		err := sys.Waitid(sys.P_ALL, 0, syscall.WEXITED|syscall.WSTOPPED|syscall.WNOWAIT)
+		if err == syscall.EINTR {
 			continue
 		}
 		if err != nil || !s.collect() {
@@ -283,11 +282,11 @@ func (s *shim) collect() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		var status unix.WaitStatus
-		var usage unix.Rusage
-		pid, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WUNTRACED, &usage)
+		var status syscall.WaitStatus
+		var usage syscall.Rusage
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG|syscall.WUNTRACED, &usage)
 		switch {
-		case err == unix.EINTR:
+		case err == syscall.EINTR:
 		case err != nil:
 			return false
 		case pid == 0:
@@ -299,23 +298,23 @@ func (s *shim) collect() bool {
 		case pid == s.leader:
 			s.ended = true
 			s.tell(Event{Kind: Exited, A: uint64(status), B: micros(usage.Utime), C: micros(usage.Stime), D: uint64(usage.Maxrss)})
-			unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			syscall.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 		}
 	}
 }
 
-func micros(t unix.Timeval) uint64 { return uint64(t.Sec)*1e6 + uint64(t.Usec) }
+func micros(t syscall.Timeval) uint64 { return uint64(t.Sec)*1e6 + uint64(t.Usec) }
 
 // watch waits for an order, for the engine's end and for the command's, and does what follows from each. After the
 // command's end the engine has a moment to look at what is left before it orders the cut; then the cut comes anyway.
 func (s *shim) watch() {
-	p := []unix.PollFd{{Fd: int32(s.engine), Events: unix.POLLIN}, {Fd: int32(s.control), Events: unix.POLLIN},
-		{Fd: int32(s.wake), Events: unix.POLLIN}}
+	p := []sys.PollFd{{Fd: int32(s.engine), Events: sys.POLLIN}, {Fd: int32(s.control), Events: sys.POLLIN},
+		{Fd: int32(s.wake), Events: sys.POLLIN}}
 	timeout := -1
 	for {
-		n, err := unix.Poll(p, timeout)
+		n, err := sys.Poll(p, timeout)
 		switch {
-		case err == unix.EINTR:
+		case err == syscall.EINTR:
 		case err != nil:
 			// A worker of the same user may lower this process's limit of descriptors by prlimit(2), and then poll(2)
 			// fails: a shim that cannot see its engine any more must not go on.
@@ -339,7 +338,7 @@ func (s *shim) order() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.ended {
-		unix.Kill(-s.leader, syscall.Signal(b[1]))
+		syscall.Kill(-s.leader, syscall.Signal(b[1]))
 	}
 }
 
@@ -348,20 +347,20 @@ func (s *shim) cut() {
 	if s.spec.Mode == InPIDNamespace {
 		exit() // the kernel kills all that PID 1 leaves behind
 	}
-	pause := unix.Timespec{Nsec: 200e3}
+	pause := syscall.Timespec{Nsec: 200e3}
 	for {
 		// reap exits when nothing is left.
 		if s.cgroupKill >= 0 {
-			unix.Write(s.cgroupKill, []byte("1"))
+			syscall.Write(s.cgroupKill, []byte("1"))
 		}
-		found := Descendants(unix.Getpid())
+		found := Descendants(syscall.Getpid())
 		for _, p := range found {
 			p.Kill()
 		}
 		if len(found) == 0 && (s.children >= 0 || blind()) {
 			s.killChildren()
 		}
-		unix.Nanosleep(&pause, nil)
+		syscall.Nanosleep(&pause, nil)
 		pause.Nsec = min(pause.Nsec*2, 20e6)
 	}
 }
@@ -369,18 +368,18 @@ func (s *shim) cut() {
 // blind says whether the limit of descriptors forbids a look at /proc: a worker of the same user can set it to nothing
 // by prlimit(2), where no guard forbids that.
 func blind() bool {
-	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := syscall.Open("/proc", syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err == nil {
-		unix.Close(fd)
+		syscall.Close(fd)
 	}
-	return err == unix.EMFILE
+	return err == syscall.EMFILE
 }
 
 // openChildren opens the list of this thread's children (proc_pid_task_tid_children(5), which needs a kernel with
 // CONFIG_PROC_CHILDREN). It is the thread that forks; and orphans are given to the first living thread of a subreaper
 // (find_new_reaper in kernel/exit.c), which the main one is.
 func (s *shim) openChildren() {
-	fd, err := unix.Open("/proc/thread-self/children", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := syscall.Open("/proc/thread-self/children", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err == nil {
 		s.children = fd
 	}
@@ -393,7 +392,7 @@ func (s *shim) killChildren() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list [4096]byte
-	n, err := unix.Pread(s.children, list[:], 0)
+	n, err := syscall.Pread(s.children, list[:], 0)
 	if err != nil {
 		// This exit takes the command along, and the engine learns that nothing is proved.
 		exit()
@@ -405,7 +404,7 @@ func (s *shim) killChildren() {
 			continue
 		}
 		if pid > 1 {
-			unix.Kill(pid, unix.SIGKILL)
+			syscall.Kill(pid, syscall.SIGKILL)
 		}
 		pid = 0
 	}

@@ -58,6 +58,8 @@ type Spec struct {
 	// Guards are those that the command shall be held by; Must makes the start fail where one cannot be set.
 	Guards Guards
 	Must   bool
+	// Carved are the folders, absolute, that GuardCgroup keeps the command from writing in: the mounts of cgroup2.
+	Carved []string
 	// Limits are set, soft and hard, as setrlimit(2) counts.
 	Limits []Limit
 }
@@ -185,7 +187,7 @@ func (s *Spec) Encode() ([]byte, bool) {
 	b = put64(b, uint64(s.Files))
 	b = putString(b, s.Path)
 	b = putString(b, s.Dir)
-	for _, list := range [...][]string{s.Args, s.Env} {
+	for _, list := range [...][]string{s.Args, s.Env, s.Carved} {
 		b = put64(b, uint64(len(list)))
 		for _, v := range list {
 			b = putString(b, v)
@@ -208,7 +210,7 @@ func decodeSpec(b []byte) (s Spec, ok bool) {
 	s.Guards, s.Must = Guards(d.byte()), d.byte() == 1
 	s.Files = int(d.number())
 	s.Path, s.Dir = d.string(), d.string()
-	s.Args, s.Env = d.list(), d.list()
+	s.Args, s.Env, s.Carved = d.list(), d.list(), d.list()
 	for n := d.number(); n > 0 && !d.bad; n-- {
 		s.Limits = append(s.Limits, Limit{Resource: uint32(d.number()), Value: d.number()})
 	}

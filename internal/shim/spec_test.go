@@ -6,7 +6,7 @@ import (
 )
 
 func TestSpecSurvivesTheSocket(t *testing.T) {
-	want := Spec{Mode: AsSubreaper, Path: "/p", Args: []string{"a", "", "\x00ä"}, Env: []string{"K=V"}, Dir: "/d", Files: 5,
+	want := Spec{Mode: AsSubreaper, Path: "/p", Args: []string{"a", "", "\x00ä"}, Env: []string{"K=V"}, Dir: "/d", Files: 5, Carved: []string{"/sys/fs/cgroup"},
 		NewSession: true, DropCapabilities: true, Limits: []Limit{{7, 64}, {4, 0}}}
 	b, ok := want.Encode()
 	if !ok || get64(b) != uint64(len(b)-8) {

@@ -1,0 +1,4 @@
+//go:build !linux
+
+// Package cgroup is for Linux alone.
+package cgroup

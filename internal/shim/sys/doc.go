@@ -1,0 +1,4 @@
+//go:build !linux
+
+// Package sys is for Linux alone.
+package sys
