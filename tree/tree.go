@@ -140,9 +140,10 @@ func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
 // Start starts the command on the best rung that the host gives. It returns once the command has been executed: an error
-// means that nothing of it runs. A command that cannot be executed is an *os.PathError with its errno, and so is a folder that
-// cannot be entered; a level that cannot be had is a *LevelError; a descriptor that is closed is os.ErrClosed. ctx bounds
-// the start alone: when it ends before that, the error is its cause.
+// means that nothing of it runs. By errors.As and errors.Is: a command that cannot be executed is an *os.PathError with its
+// errno, and so is a folder that cannot be entered; a level or a rung that cannot be had is a *LevelError, with each rung's
+// reason; a descriptor that is closed is os.ErrClosed. ctx bounds the start alone: when it ends before that, the error is
+// its cause.
 func Start(ctx context.Context, spec Spec) (*Tree, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Path, context.Cause(ctx))

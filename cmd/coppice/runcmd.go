@@ -87,6 +87,11 @@ func runCommand(io stdio) *cobra.Command {
 	words(cmd, "rung", tree.Rungs()...)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrongRun("%w", err) })
 	return verb(cmd, func(cmd *cobra.Command, args []string) error {
+		for _, name := range []string{"level", "rung", "report"} {
+			if f.Changed(name) && f.Lookup(name).Value.String() == "" { // a variable that is not set, most likely
+				return wrongRun("--%s is empty", name)
+			}
+		}
 		r, err := newRun(io, o, args)
 		if err != nil {
 			return err

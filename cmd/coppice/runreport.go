@@ -43,7 +43,7 @@ type runReport struct {
 // runStatus is the command's own.
 type runStatus struct {
 	Says   string        `json:"says"`
-	Code   int           `json:"code"`
+	Code   *int          `json:"code,omitempty"` // nil if it died of a signal
 	Signal int           `json:"signal,omitempty"`
 	User   time.Duration `json:"user_ns"`
 	System time.Duration `json:"system_ns"`
@@ -82,7 +82,10 @@ func (r *commandRun) sum(v runEnd) runReport {
 	out.Level, out.Facts, out.Tree, out.Usage = r.tree.Level().String(), &facts, &e.report, &e.usage
 	out.Proved, out.Started, out.Took = e.err == nil && r.tree.Level() >= tree.Tracked, r.began, e.took
 	if s := e.status; s.Known {
-		out.Status = &runStatus{s.String(), s.Code, int(s.Signal), s.User, s.System, s.MaxRSS}
+		out.Status = &runStatus{Says: s.String(), Signal: int(s.Signal), User: s.User, System: s.System, MaxRSS: s.MaxRSS}
+		if s.Signal == 0 {
+			out.Status.Code = &s.Code
+		}
 	}
 	return out
 }
