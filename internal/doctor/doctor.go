@@ -165,14 +165,14 @@ func (d *doctor) rung(ctx context.Context, name string, features []Feature, h Ho
 		err = a.refused
 	}
 	if err != nil {
-		r.Reason, r.Hint = err.Error(), rungHint(name, features, h)
+		r.Reason, r.Hint = err.Error(), rungHint(name, err, features, h)
 		return r
 	}
 	d.faults = append(d.faults, a.faults...)
 	r.Level, r.Facts, r.Kill = a.level, &a.facts, &a.kill
 	r.Works = a.kill.Proved
 	if !r.Works {
-		r.Reason, r.Hint = a.kill.Error, rungHint(name, features, h)
+		r.Reason, r.Hint = a.kill.Error, rungHint(name, nil, features, h)
 	}
 	b, err := bounded(ctx, func(ctx context.Context) died { return d.hostDeath(ctx, name, a.facts.HostDeathSafe) })
 	if err != nil {

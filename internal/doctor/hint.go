@@ -18,7 +18,11 @@ var rests = map[string][]string{
 	"job-late":   {"job-nesting"},
 }
 
-func rungHint(rung string, features []Feature, h Host) string {
+// rungHint says what would lift the refusal of a rung; a nil error is one whose kill was not proved.
+func rungHint(rung string, err error, features []Feature, h Host) string {
+	if own := ownHint(err); own != "" {
+		return own
+	}
 	if rung == "pidns" && h.User != 0 {
 		return "run as root; or see pidns-user, which needs no rights"
 	}
@@ -38,6 +42,9 @@ const procOwnHint = "mount -t proc proc /proc, in this PID namespace: the one th
 
 // hint says what would lift a refusal; empty if that is not known.
 func hint(feature string, err error, h Host) string {
+	if own := ownHint(err); own != "" {
+		return own
+	}
 	if h.ForeignProc && is(err, syscall.ENOENT, syscall.EPERM, syscall.EACCES) {
 		return procOwnHint
 	}
@@ -67,6 +74,17 @@ func hint(feature string, err error, h Host) string {
 		return controllersHint(err, h)
 	case "job-nesting":
 		return "Windows 8 or later; on older ones start it outside of any job object"
+	}
+	return ""
+}
+
+// ownHint is for what the doctor itself lacks, which says nothing of the host.
+func ownHint(err error) string {
+	switch {
+	case is(err, syscall.EMFILE):
+		return "doctor itself may open too few files to look (ulimit -n)"
+	case is(err, syscall.EAGAIN):
+		return "this user has as many processes as it may have, so that doctor cannot look (ulimit -u, or pids.max of a cgroup)"
 	}
 	return ""
 }

@@ -109,6 +109,8 @@ func TestHints(t *testing.T) {
 		{"cgroup-controllers", fmt.Errorf("no pids"), Host{Systemd: true}, "Delegate=yes"},
 		{"cgroup-controllers", fmt.Errorf("no pids"), user, "cgroup.subtree_control"},
 		{"landlock", syscall.EIO, user, ""},
+		{"landlock", syscall.EMFILE, Host{ForeignProc: true}, "ulimit -n"},
+		{"pid-namespace", syscall.EAGAIN, user, "ulimit -u"},
 	} {
 		got := hint(c.feature, fmt.Errorf("start a child: %w", c.err), c.host)
 		if !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
@@ -123,14 +125,16 @@ func TestRungHints(t *testing.T) {
 		{Name: "cgroup", Works: true}, {Name: "cgroup-leaf", Reason: "no", Hint: "leaf"}}
 	for _, c := range []struct {
 		rung string
+		err  error
 		host Host
 		want string
 	}{
-		{"pidns-user", Host{User: 1}, "users"}, {"pidns-user", Host{}, "users"}, {"pidns", Host{}, ""}, {"cgroup", Host{}, "leaf"},
-		{"subreaper", Host{User: 1}, ""}, {"subreaper", Host{ForeignProc: true}, procOwnHint},
-		{"pidns", Host{User: 1}, "run as root; or see pidns-user, which needs no rights"},
+		{"pidns-user", nil, Host{User: 1}, "users"}, {"pidns-user", syscall.EPERM, Host{}, "users"}, {"pidns", nil, Host{}, ""},
+		{"cgroup", nil, Host{}, "leaf"}, {"subreaper", nil, Host{User: 1}, ""}, {"subreaper", nil, Host{ForeignProc: true}, procOwnHint},
+		{"pidns", nil, Host{User: 1}, "run as root; or see pidns-user, which needs no rights"},
+		{"pidns", syscall.EMFILE, Host{User: 1}, ownHint(syscall.EMFILE)},
 	} {
-		if got := rungHint(c.rung, features, c.host); got != c.want {
+		if got := rungHint(c.rung, c.err, features, c.host); got != c.want {
 			t.Errorf("%s, %+v: %q", c.rung, c.host, got)
 		}
 	}

@@ -74,6 +74,9 @@ func (d *doctor) kill(ctx context.Context, rung string) (k killed) {
 func reason(err error) error {
 	var no *tree.LevelError
 	if errors.As(err, &no) && len(no.Tried) == 1 {
+		if no.Tried[0].Err != nil {
+			return no.Tried[0].Err
+		}
 		return errors.New(no.Tried[0].Reason)
 	}
 	return err
