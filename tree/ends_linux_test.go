@@ -13,7 +13,8 @@ var daemon = tried{name: "daemon", ready: 2, settled: func(x *witness) bool { re
 
 // Without a guard, a worker of the same user can blind its shim to the engine's end; the shim then ends the tree at once,
 // escapees included. Red with the cut on poll's error left out of shim.watch, and on a subreaper with killChildren left out
-// of cut. With a guard it cannot: red with GuardLimits left out of the rungs.
+// of cut: to be seen as another user (.ci/unprivileged), where a rung that does not ask for no_new_privs has no guard. With one it
+// cannot; that GuardLimits sees to that on the PID namespaces is TestMatrix's, which is red without it.
 func TestBlindShimCutsTheTree(t *testing.T) {
 	cases, err := victim.Cases()
 	if err != nil {

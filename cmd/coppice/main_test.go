@@ -4,15 +4,18 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"coppice.dev/coppice/internal/shim"
 )
 
 // patience bounds every wait of a test that names no bound of its own: long, since machines are busy, and never slept out.
@@ -30,8 +33,13 @@ func TestMain(m *testing.M) {
 type watched struct{ m *testing.M }
 
 func (w watched) Run() int {
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(sig) { // as under nohup: what these tests start shall not inherit it
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 	status := w.m.Run()
-	if left := processes(func(p process) bool { return p.parent == os.Getpid() }); len(left) > 0 {
+	if left := processes(func(p process) bool { return p.Parent == os.Getpid() }); len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "the tests left children behind:", left)
 		status = 1
 	}
@@ -40,54 +48,32 @@ func (w watched) Run() int {
 
 // process is one of this machine, as /proc tells.
 type process struct {
-	pid, parent int
-	exe, dir    string
-	argv        []string
-	zombie      bool
+	shim.Process
+	exe, dir string
+	argv     []string
 }
 
-func (p process) String() string { return fmt.Sprintf("%d %q in %s", p.pid, p.argv, p.dir) }
+func (p process) String() string { return fmt.Sprintf("%d %q in %s", p.Pid, p.argv, p.dir) }
 
 // processes lists the processes that match; none where there is no /proc.
 func processes(match func(process) bool) (out []process) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil || runtime.GOOS != "linux" {
-		return nil
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if p, ok := readProcess(pid); ok && match(p) {
+	for _, p := range shim.All() {
+		proc := filepath.Join("/proc", strconv.Itoa(p.Pid))
+		argv, _ := os.ReadFile(filepath.Join(proc, "cmdline")) // these three are empty for a zombie
+		exe, _ := os.Readlink(filepath.Join(proc, "exe"))
+		dir, _ := os.Readlink(filepath.Join(proc, "cwd"))
+		if p := (process{p, exe, dir, strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00")}); match(p) {
 			out = append(out, p)
 		}
 	}
 	return out
 }
 
-func readProcess(pid int) (process, bool) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
-	if err != nil {
-		return process{}, false // it has ended
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	p := process{pid: pid, zombie: fields[0] == "Z"}
-	p.parent, _ = strconv.Atoi(fields[1])
-	argv, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // these three are empty for a zombie
-	p.argv = strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00")
-	p.exe, _ = os.Readlink(filepath.Join(dir, "exe"))
-	p.dir, _ = os.Readlink(filepath.Join(dir, "cwd"))
-	return p, true
-}
-
 // belongs says whether a process is of the script that works in a folder: each has its own copy of the program there.
 func belongs(work string) func(process) bool {
 	below := work + string(filepath.Separator)
 	return func(p process) bool {
-		return !p.zombie && (strings.HasPrefix(p.exe, below) || p.dir == work || strings.HasPrefix(p.dir, below) ||
+		return !p.Dead() && (strings.HasPrefix(p.exe, below) || p.dir == work || strings.HasPrefix(p.dir, below) ||
 			strings.Contains(strings.Join(p.argv, "\x00"), below))
 	}
 }

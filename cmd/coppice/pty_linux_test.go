@@ -163,8 +163,8 @@ func (c *console) sees(re string) []string {
 // session shows who lives at the terminal, for a test that fails.
 func (c *console) session() string {
 	out := ""
-	for _, p := range processes(func(p process) bool { sid, err := unix.Getsid(p.pid); return err == nil && sid == c.cmd.Process.Pid }) {
-		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid)) // it may have ended
+	for _, p := range processes(func(p process) bool { sid, err := unix.Getsid(p.Pid); return err == nil && sid == c.cmd.Process.Pid }) {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid)) // it may have ended
 		out += fmt.Sprintf("%v: %s", p, stat)
 	}
 	return out

@@ -110,7 +110,7 @@ func (b *background) finish(t *testing.T) {
 	if !eventually(5*time.Second, func() bool { return len(left()) == 0 }) {
 		t.Errorf("%s left processes behind: %v", filepath.Base(b.work), left())
 		for _, p := range left() {
-			if q, err := os.FindProcess(p.pid); err == nil {
+			if q, err := os.FindProcess(p.Pid); err == nil {
 				q.Kill() // an error if it has ended
 			}
 		}

@@ -220,7 +220,8 @@ func letThrough(what string) func(*testing.T, *observer.Observer, *exec.Cmd) {
 }
 
 // An attacker whose way up does not end at the one that it spares attacks nobody: what is above an orphan, or above a
-// victim of somebody else, is the host's own. Red with the way's end left out of above.
+// victim of somebody else, is the host's own. Red with the way's end left out of above: to be tried in a PID
+// namespace of its own alone (unshare --pid --fork --mount-proc), since it attacks who is above then.
 func TestAttackersSpareOthers(t *testing.T) {
 	namespace, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
