@@ -160,6 +160,25 @@ func (c *console) sees(re string) []string {
 	}
 }
 
+// resumes types fg at the shell and sees re, and then that the shell has given the terminal away: it says what it resumes before
+// that, and a key typed in between would be its own.
+func (c *console) resumes(re string) {
+	c.t.Helper()
+	c.types("fg\n")
+	c.sees(re)
+	given := func() bool {
+		group := 0
+		raw, err := c.master.SyscallConn()
+		if err == nil {
+			raw.Control(func(fd uintptr) { group, err = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP) })
+		}
+		return err == nil && group > 0 && group != c.cmd.Process.Pid
+	}
+	if !eventually(patience, given) {
+		c.t.Fatal("the shell keeps the terminal")
+	}
+}
+
 // session shows who lives at the terminal, for a test that fails.
 func (c *console) session() string {
 	out := ""

@@ -78,8 +78,7 @@ func TestRunStopTold(t *testing.T) {
 	for i := range 4 {
 		c.sees(fmt.Sprintf(`\ngo-%d\r\n.*Stopped.*\$ $`, i+1))
 		c.says("sleep 0.4", `\$ $`) // longer than stopTimeout: it and SIGCONT are then due at once
-		c.types("fg\n")
-		c.sees("fg\r\n.*done.\r\n")
+		c.resumes("fg\r\n.*done.\r\n")
 		c.types("a\n")
 		c.sees(`<a>`)
 	}
@@ -93,8 +92,7 @@ func TestRunBackground(t *testing.T) {
 		c.says("set -b", `\$ $`) // bash tells of a stop at once
 		c.types("coppice run --rung " + rung + " --deadline 60 -- cat &\n")
 		c.sees(`\[1\] \d+\r\n.*Stopped`)
-		c.types("fg\n")
-		c.sees("fg\r\n.*-- cat\r\n")
+		c.resumes("fg\r\n.*-- cat\r\n")
 		c.types("a line\n")
 		c.sees("a line\r\na line\r\n")
 		c.types("\x04")
@@ -110,8 +108,7 @@ func TestRunForegrounded(t *testing.T) {
 	c.says("mkfifo "+dir+"/go", `\$ $`)
 	c.types("coppice run --deadline 60 -- sh -c 'read x <" + dir + "/go; read y; echo \"<$y>\"' &\n")
 	c.sees(`\[1\] \d+\r\n.*\$ $`)
-	c.types("fg\n")
-	c.sees("fg\r\n.*sh -c")
+	c.resumes("fg\r\n.*sh -c")
 	if out, err := exec.Command("sh", "-c", "echo go >"+dir+"/go").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -136,8 +133,7 @@ func TestRunShell(t *testing.T) {
 		c.types("\x1a")
 		c.sees("Stopped.*inner> $")
 		c.says("jobs", ".*Stopped.*cat.*inner> $")
-		c.types("fg\n")
-		c.sees("fg\r\ncat\r\n")
+		c.resumes("fg\r\ncat\r\n")
 		c.types("y\n")
 		c.sees("y\r\ny\r\n")
 		c.types("\x03")
@@ -146,8 +142,7 @@ func TestRunShell(t *testing.T) {
 		// The shell itself, with a job in the background.
 		c.types("sleep 6 & suspend\n")
 		c.sees(`Stopped.*\$ $`)
-		c.types("fg\n")
-		c.sees("inner> $")
+		c.resumes("inner> $")
 		c.types("exit 7\n")
 		if rung == "group" {
 			c.sees(`\$ $`) // a job of its own is what this level does not hold
@@ -249,8 +244,7 @@ func TestRunPipeline(t *testing.T) {
 		c.sees("\nready")
 		c.types("\x1a")
 		c.sees(`Stopped.*\$ $`)
-		c.types("fg\n")
-		c.sees("fg\r\n")
+		c.resumes("fg\r\n")
 		c.types("a\n")
 		c.sees(`<a>\r\n\$ $`)
 	})
