@@ -2,6 +2,7 @@ package wire
 
 import (
 	"math"
+	"math/bits"
 	"unicode/utf8"
 )
 
@@ -15,7 +16,7 @@ func Decode(body []byte, from Side, caps Caps) (Message, error) {
 	if !utf8.Valid(header) {
 		return nil, violation(JSONUTF8, "the header is not UTF-8")
 	}
-	d := &decoder{parser: parser{in: header, caps: caps}, segments: segments}
+	d := decoder{parser: parser{in: header, caps: caps}, segments: segments}
 	m, err := d.message()
 	if err != nil {
 		return nil, err
@@ -35,156 +36,231 @@ type decoder struct {
 	used     int // segments referred to so far
 }
 
-// fields maps the names of a message's fields to what reads them.
-type fields map[string]func() error
+// schema lists the fields that an object may have: those that it must have, and behind them the others.
+type schema struct {
+	names    []string
+	optional int
+}
+
+// set is a set of a schema's fields, by their places.
+type set uint
+
+func (s *schema) required() set { return 1<<(len(s.names)-s.optional) - 1 }
+
+// The schemas. A header's type is its first field.
+var (
+	bootSchema     = schema{names: []string{"type", "version", "file", "offers", "settings", "frame_cap"}}
+	readySchema    = schema{names: []string{"type", "version", "sdk", "offers"}}
+	bootFailSchema = schema{names: []string{"type", "version", "error"}}
+	requestSchema  = schema{names: []string{"type", "id", "phase", "name", "message", "inbound", "msgtype", "control", "received",
+		"attempt", "timeout_ms", "body"}}
+	resultSchema = schema{names: []string{"type", "id", "phase", "name", "handlers", "sends", "drop", "tags"}, optional: 4}
+	failSchema   = schema{names: []string{"type", "id", "phase", "name", "error"}}
+
+	offerSchema = schema{names: []string{"phase", "name"}}
+	sendSchema  = schema{names: []string{"to", "body"}}
+	faultSchema = schema{names: []string{"type", "text", "traceback"}}
+)
 
 // message reads the header. "type" comes first, so that a reader knows the schema before the first other field.
 func (d *decoder) message() (Message, error) {
-	var m Message
-	var schema fields
-	var required []string
-	var seen []string
-	err := d.object(func(key string) (err error) {
-		if len(seen) == 0 && key != "type" {
-			return violation(BadType, "the first field of a header is its type")
+	if err := d.open(); err != nil {
+		return nil, err
+	}
+	key, more, err := d.key(true)
+	switch {
+	case err != nil:
+		return nil, err
+	case !more:
+		if err := d.end(); err != nil {
+			return nil, err
 		}
-		seen = append(seen, key)
-		if key == "type" {
-			name, err := d.str()
-			if err != nil {
-				return err
-			}
-			m, schema, required = d.schema(name)
-			if m == nil {
-				return violation(BadType, "no message is of this type")
-			}
-			return nil
-		}
-		return d.field(schema, key)
-	})
+		return nil, violation(JSONMissing, "the header has no field \"type\"")
+	case string(key) != "type":
+		return nil, violation(BadType, "the first field of a header is its type")
+	}
+	name, err := d.raw()
 	if err != nil {
 		return nil, err
 	}
-	if err := d.end(); err != nil {
-		return nil, err
-	}
-	if m == nil {
-		return nil, violation(JSONMissing, "the header has no field \"type\"")
-	}
-	if err := missing(required, seen); err != nil {
-		return nil, err
-	}
-	return m, d.form(m, seen)
-}
-
-func (d *decoder) field(schema fields, key string) error {
-	read, ok := schema[key]
-	if !ok {
-		return violation(JSONField, "an unknown field before byte %d of the header", d.at)
-	}
-	return read()
-}
-
-func missing(required, seen []string) error {
-next:
-	for _, want := range required {
-		for _, have := range seen {
-			if have == want {
-				continue next
+	switch string(name) {
+	case "boot":
+		m := &Boot{}
+		return m, d.header(&bootSchema, func(name string) error {
+			switch name {
+			case "version":
+				return d.version()
+			case "file":
+				return d.text(&m.File)
+			case "offers":
+				return d.offers(&m.Offers)
+			case "settings":
+				return d.settings(&m.Settings)
+			default:
+				return d.frameCap(&m.FrameCap)
 			}
-		}
-		return violation(JSONMissing, "no field %q", want)
+		})
+	case "ready":
+		m := &Ready{}
+		return m, d.header(&readySchema, func(name string) error {
+			switch name {
+			case "version":
+				return d.version()
+			case "sdk":
+				return d.text(&m.SDK)
+			default:
+				return d.offers(&m.Offers)
+			}
+		})
+	case "bootfail":
+		m := &BootFail{}
+		return m, d.header(&bootFailSchema, func(name string) error {
+			if name == "version" {
+				return d.version()
+			}
+			return d.fault(&m.Fault)
+		})
+	case "request":
+		m := &Request{}
+		return m, d.header(&requestSchema, func(name string) error { return d.request(m, name) })
+	case "result":
+		m := &Result{}
+		return m, d.result(m)
+	case "fail":
+		m := &Fail{}
+		return m, d.header(&failSchema, func(name string) error {
+			if name == "error" {
+				return d.fault(&m.Fault)
+			}
+			return d.binding(&m.Binding, name)
+		})
 	}
-	return nil
+	return nil, violation(BadType, "no message is of this type")
 }
 
-// record reads a nested object by its schema; all of its fields are required.
-func (d *decoder) record(schema fields) error {
-	seen := make([]string, 0, len(schema))
-	err := d.object(func(key string) error {
-		seen = append(seen, key)
-		return d.field(schema, key)
+func (d *decoder) request(m *Request, name string) (err error) {
+	switch name {
+	case "message":
+		m.Message, err = d.integer(1, math.MaxInt64)
+	case "inbound":
+		m.Inbound, err = d.str()
+	case "msgtype":
+		m.MsgType, err = d.str()
+	case "control":
+		m.Control, err = d.str()
+	case "received":
+		m.Received, err = d.str()
+	case "attempt":
+		var n int64
+		n, err = d.integer(1, math.MaxInt32)
+		m.Attempt = int(n)
+	case "timeout_ms":
+		m.Timeout, err = d.integer(0, math.MaxInt64)
+	case "body":
+		err = d.segment(&m.Body)
+	default:
+		err = d.binding(&m.Binding, name)
+	}
+	return err
+}
+
+// result reads what a schema cannot say as well: a result is a router's choice or a handler's work.
+func (d *decoder) result(m *Result) error {
+	var answers, chosen, worked int
+	err := d.header(&resultSchema, func(name string) (err error) {
+		switch name {
+		case "handlers":
+			chosen++
+			err = d.list(&m.Handlers)
+		case "sends":
+			worked++
+			err = d.sends(&m.Sends)
+		case "drop":
+			worked++
+			m.Dropped = true
+			m.Drop, err = d.str()
+		case "tags":
+			err = d.tags(&m.Tags)
+		default:
+			err = d.binding(&m.Binding, name)
+		}
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	required := make([]string, 0, len(schema))
-	for key := range schema {
-		required = append(required, key)
-	}
-	return missing(required, seen)
-}
-
-// schema returns an empty message of the type, what reads its fields, and which of them must be there.
-func (d *decoder) schema(name string) (Message, fields, []string) {
-	switch name {
-	case "boot":
-		m := &Boot{}
-		return m, fields{
-			"version": d.version, "file": d.text(&m.File), "offers": d.offers(&m.Offers),
-			"settings": d.settings(&m.Settings), "frame_cap": d.frameCap(&m.FrameCap),
-		}, []string{"version", "file", "offers", "settings", "frame_cap"}
-	case "ready":
-		m := &Ready{}
-		return m, fields{"version": d.version, "sdk": d.text(&m.SDK), "offers": d.offers(&m.Offers)},
-			[]string{"version", "sdk", "offers"}
-	case "bootfail":
-		m := &BootFail{}
-		return m, fields{"version": d.version, "error": d.fault(&m.Fault)}, []string{"version", "error"}
-	case "request":
-		m := &Request{}
-		f := d.binding(&m.Binding)
-		f["message"] = d.number(&m.Message, 1, math.MaxInt64)
-		f["inbound"], f["msgtype"], f["control"] = d.text(&m.Inbound), d.text(&m.MsgType), d.text(&m.Control)
-		f["received"] = d.text(&m.Received)
-		f["attempt"] = func() error {
-			n, err := d.integer(1, math.MaxInt32)
-			m.Attempt = int(n)
-			return err
-		}
-		f["timeout_ms"] = d.number(&m.Timeout, 0, math.MaxInt64)
-		f["body"] = d.segment(&m.Body)
-		return m, f, []string{"id", "phase", "name", "message", "inbound", "msgtype", "control", "received", "attempt",
-			"timeout_ms", "body"}
-	case "result":
-		m := &Result{}
-		f := d.binding(&m.Binding)
-		f["handlers"], f["sends"] = d.names(&m.Handlers), d.sends(&m.Sends)
-		f["drop"] = func() error { m.Dropped = true; return d.text(&m.Drop)() }
-		f["tags"] = d.tags(&m.Tags)
-		return m, f, []string{"id", "phase", "name"}
-	case "fail":
-		m := &Fail{}
-		f := d.binding(&m.Binding)
-		f["error"] = d.fault(&m.Fault)
-		return m, f, []string{"id", "phase", "name", "error"}
-	}
-	return nil, nil, nil
-}
-
-// form checks what a schema cannot say: a result is a router's choice or a handler's work.
-func (d *decoder) form(m Message, seen []string) error {
-	r, ok := m.(*Result)
-	if !ok {
-		return nil
-	}
-	var answers int
-	for _, key := range seen {
-		switch key {
-		case "handlers":
-			answers++
-			if r.Phase != PhaseRoute {
-				return violation(BadForm, "handlers in the answer of a handler")
-			}
-		case "sends", "drop":
-			answers++
-			if r.Phase != PhaseHandle {
-				return violation(BadForm, "%s in the answer of a router", key)
-			}
-		}
-	}
-	if answers != 1 {
+	switch answers = chosen + worked; {
+	case chosen > 0 && m.Phase != PhaseRoute:
+		return violation(BadForm, "handlers in the answer of a handler")
+	case worked > 0 && m.Phase != PhaseHandle:
+		return violation(BadForm, "sends or drop in the answer of a router")
+	case answers != 1:
 		return violation(BadForm, "a result has one of handlers, sends and drop, not %d", answers)
+	}
+	return nil
+}
+
+// header reads what follows the type, to the end.
+func (d *decoder) header(s *schema, read func(name string) error) error {
+	have, err := d.fields(s, 1, false, read)
+	if err == nil {
+		err = d.end()
+	}
+	if err == nil {
+		err = s.complete(have)
+	}
+	return err
+}
+
+// record reads a nested object.
+func (d *decoder) record(s *schema, read func(name string) error) error {
+	have, err := d.fields(s, 0, true, read)
+	if err == nil {
+		err = s.complete(have)
+	}
+	return err
+}
+
+// fields reads an object, whole or from behind its first fields on, which have been read, and calls read where each value
+// starts. It returns which fields there were.
+func (d *decoder) fields(s *schema, have set, whole bool, read func(name string) error) (set, error) {
+	if whole {
+		if err := d.open(); err != nil {
+			return have, err
+		}
+	}
+	for first := whole; ; first = false {
+		key, more, err := d.key(first)
+		if err != nil || !more {
+			return have, err
+		}
+		i := s.index(key)
+		switch {
+		case i < 0:
+			return have, violation(JSONField, "an unknown field before byte %d of the header", d.at)
+		case have&(1<<i) != 0:
+			return have, d.twice()
+		}
+		have |= 1 << i
+		if err := read(s.names[i]); err != nil {
+			return have, err
+		}
+	}
+}
+
+func (s *schema) index(key []byte) int {
+	for i, name := range s.names {
+		if string(key) == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// complete refuses an object without a field that it must have.
+func (s *schema) complete(have set) error {
+	if missing := s.required() &^ have; missing != 0 {
+		return violation(JSONMissing, "no field %q", s.names[bits.TrailingZeros(uint(missing))])
 	}
 	return nil
 }
@@ -200,55 +276,53 @@ func (d *decoder) version() error {
 	return nil
 }
 
-func (d *decoder) text(to *string) func() error {
-	return func() (err error) { *to, err = d.str(); return err }
+func (d *decoder) text(to *string) (err error) {
+	*to, err = d.str()
+	return err
 }
 
-func (d *decoder) number(to *int64, low, high int64) func() error {
-	return func() (err error) { *to, err = d.integer(low, high); return err }
+func (d *decoder) frameCap(to *int) error {
+	n, err := d.integer(0, math.MaxUint32)
+	*to = int(min(n, math.MaxInt)) // an int of 32 bits holds no more
+	return err
 }
 
-func (d *decoder) frameCap(to *int) func() error {
-	return func() error {
-		n, err := d.integer(0, math.MaxUint32)
-		*to = int(min(n, math.MaxInt)) // an int of 32 bits holds no more
+func (d *decoder) phase(to *Phase) error {
+	s, err := d.raw()
+	if err != nil {
 		return err
 	}
+	switch string(s) {
+	case string(PhaseRoute):
+		*to = PhaseRoute
+	case string(PhaseHandle):
+		*to = PhaseHandle
+	default:
+		return violation(BadPhase, "no such phase")
+	}
+	return nil
 }
 
-func (d *decoder) phase(to *Phase) func() error {
-	return func() error {
-		s, err := d.str()
-		if err != nil {
-			return err
-		}
-		if *to = Phase(s); *to != PhaseRoute && *to != PhaseHandle {
-			return violation(BadPhase, "no such phase")
-		}
-		return nil
+func (d *decoder) name(to *string) (err error) {
+	if *to, err = d.str(); err == nil && *to == "" {
+		return violation(BadName, "an empty name")
 	}
+	return err
 }
 
-func (d *decoder) name(to *string) func() error {
-	return func() (err error) {
-		if *to, err = d.str(); err == nil && *to == "" {
-			return violation(BadName, "an empty name")
+// binding reads one of its three fields.
+func (d *decoder) binding(to *Binding, name string) (err error) {
+	switch name {
+	case "id":
+		if to.ID, err = d.str(); err == nil && !validID(to.ID) {
+			err = violation(BadID, "no 32 lower-case hexadecimal digits")
 		}
-		return err
+	case "phase":
+		err = d.phase(&to.Phase)
+	default:
+		err = d.name(&to.Name)
 	}
-}
-
-func (d *decoder) binding(to *Binding) fields {
-	return fields{
-		"id": func() (err error) {
-			if to.ID, err = d.str(); err == nil && !validID(to.ID) {
-				return violation(BadID, "no 32 lower-case hexadecimal digits")
-			}
-			return err
-		},
-		"phase": d.phase(&to.Phase),
-		"name":  d.name(&to.Name),
-	}
+	return err
 }
 
 // validID refuses anything but 32 lower-case hexadecimal digits that are not all zero.
@@ -266,77 +340,82 @@ func validID(s string) bool {
 	return !zero
 }
 
-func (d *decoder) offers(to *[]Offer) func() error {
-	return func() error {
-		*to = []Offer{}
-		return d.array(func() error {
-			var o Offer
-			err := d.record(fields{"phase": d.phase(&o.Phase), "name": d.name(&o.Name)})
-			*to = append(*to, o)
-			return err
+func (d *decoder) offers(to *[]Offer) error {
+	*to = []Offer{}
+	return d.array(func() error {
+		var o Offer
+		err := d.record(&offerSchema, func(name string) error {
+			if name == "phase" {
+				return d.phase(&o.Phase)
+			}
+			return d.name(&o.Name)
 		})
-	}
+		*to = append(*to, o)
+		return err
+	})
 }
 
-func (d *decoder) names(to *[]string) func() error {
-	return func() error {
-		*to = []string{}
-		return d.array(func() error {
-			var s string
-			err := d.name(&s)()
-			*to = append(*to, s)
-			return err
+func (d *decoder) list(to *[]string) error {
+	*to = []string{}
+	return d.array(func() error {
+		var s string
+		err := d.name(&s)
+		*to = append(*to, s)
+		return err
+	})
+}
+
+func (d *decoder) sends(to *[]Send) error {
+	*to = []Send{}
+	return d.array(func() error {
+		var s Send
+		err := d.record(&sendSchema, func(name string) error {
+			if name == "to" {
+				return d.name(&s.To)
+			}
+			return d.segment(&s.Body)
 		})
-	}
+		*to = append(*to, s)
+		return err
+	})
 }
 
-func (d *decoder) sends(to *[]Send) func() error {
-	return func() error {
-		*to = []Send{}
-		return d.array(func() error {
-			var s Send
-			err := d.record(fields{"to": d.name(&s.To), "body": d.segment(&s.Body)})
-			*to = append(*to, s)
-			return err
-		})
-	}
+func (d *decoder) tags(to *map[string]string) (err error) {
+	*to, err = object(&d.parser, d.str)
+	return err
 }
 
-func (d *decoder) tags(to *map[string]string) func() error {
-	return func() error {
-		*to = map[string]string{}
-		return d.object(func(key string) (err error) { (*to)[key], err = d.str(); return err })
-	}
+func (d *decoder) settings(to *map[string]any) (err error) {
+	*to, err = d.tree()
+	return err
 }
 
-func (d *decoder) settings(to *map[string]any) func() error {
-	return func() error {
-		*to = map[string]any{}
-		return d.object(func(key string) (err error) { (*to)[key], err = d.value(); return err })
-	}
-}
-
-func (d *decoder) fault(to *Fault) func() error {
-	return func() error {
-		return d.record(fields{"type": d.text(&to.Type), "text": d.text(&to.Text), "traceback": d.text(&to.Traceback)})
-	}
+func (d *decoder) fault(to *Fault) error {
+	return d.record(&faultSchema, func(name string) error {
+		switch name {
+		case "type":
+			return d.text(&to.Type)
+		case "text":
+			return d.text(&to.Text)
+		default:
+			return d.text(&to.Traceback)
+		}
+	})
 }
 
 // segment reads a reference to a segment: its number, counted from 0. References come in order, so that a reader can
 // take the segments one after the other, and each exactly once.
-func (d *decoder) segment(to *[]byte) func() error {
-	return func() error {
-		n, err := d.integer(0, math.MaxUint32)
-		switch {
-		case err != nil:
-			return err
-		case n != int64(d.used):
-			return violation(SegmentOrder, "segment %d where %d is next", n, d.used)
-		case d.used >= len(d.segments):
-			return violation(SegmentMissing, "segment %d of %d", n, len(d.segments))
-		}
-		*to = d.segments[n]
-		d.used++
-		return nil
+func (d *decoder) segment(to *[]byte) error {
+	n, err := d.integer(0, math.MaxUint32)
+	switch {
+	case err != nil:
+		return err
+	case n != int64(d.used):
+		return violation(SegmentOrder, "segment %d where %d is next", n, d.used)
+	case d.used >= len(d.segments):
+		return violation(SegmentMissing, "segment %d of %d", n, len(d.segments))
 	}
+	*to = d.segments[n]
+	d.used++
+	return nil
 }

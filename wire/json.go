@@ -2,7 +2,6 @@ package wire
 
 import (
 	"math"
-	"slices"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -66,48 +65,61 @@ func (p *parser) enter() error {
 	return nil
 }
 
-// object reads an object and calls field for each key; field reads the value. A key that occurs twice is refused.
-func (p *parser) object(field func(key string) error) error {
+// open takes the beginning of an object; key then takes each of its keys.
+func (p *parser) open() error {
 	if !p.take('{') {
 		return p.wrong("object")
 	}
-	if err := p.enter(); err != nil {
-		return err
+	return p.enter()
+}
+
+// key takes the next key of an object, up to where its value starts, or the object's end: more is false then. The key is good
+// until the next one is taken.
+func (p *parser) key(first bool) (key []byte, more bool, err error) {
+	if p.take('}') {
+		p.depth--
+		return nil, false, nil
 	}
-	var few []string
-	var many map[string]struct{} // beyond a few keys a list would make this quadratic
-	for first := true; !p.take('}'); first = false {
-		if !first && !p.take(',') {
-			return p.syntax("no comma")
+	if !first && !p.take(',') {
+		return nil, false, p.syntax("no comma")
+	}
+	if p.peek() != '"' {
+		return nil, false, p.syntax("no key")
+	}
+	if key, err = p.raw(); err != nil {
+		return nil, false, err
+	}
+	if !p.take(':') {
+		return nil, false, p.syntax("no colon")
+	}
+	return key, true, nil
+}
+
+// twice refuses a key that the object has had.
+func (p *parser) twice() error {
+	return violation(JSONDuplicate, "a key occurs twice before byte %d of the header", p.at)
+}
+
+// object reads an object of any keys into a map, by read where each value starts.
+func object[V any](p *parser, read func() (V, error)) (map[string]V, error) {
+	if err := p.open(); err != nil {
+		return nil, err
+	}
+	m := map[string]V{}
+	for first := true; ; first = false {
+		key, more, err := p.key(first)
+		if err != nil || !more {
+			return m, err
 		}
-		if p.peek() != '"' {
-			return p.syntax("no key")
+		if _, had := m[string(key)]; had {
+			return m, p.twice()
 		}
-		key, err := p.str()
+		v, err := read()
 		if err != nil {
-			return err
+			return m, err
 		}
-		_, twice := many[key]
-		if twice || slices.Contains(few, key) {
-			return violation(JSONDuplicate, "a key occurs twice before byte %d of the header", p.at)
-		}
-		if len(few) < 16 {
-			few = append(few, key)
-		} else {
-			if many == nil {
-				many = map[string]struct{}{}
-			}
-			many[key] = struct{}{}
-		}
-		if !p.take(':') {
-			return p.syntax("no colon")
-		}
-		if err := field(key); err != nil {
-			return err
-		}
+		m[string(key)] = v
 	}
-	p.depth--
-	return nil
 }
 
 // array reads an array and calls item where each item starts.
@@ -130,48 +142,53 @@ func (p *parser) array(item func() error) error {
 	return nil
 }
 
-// str reads a string. The header is known to be valid UTF-8 as a whole.
 func (p *parser) str() (string, error) {
+	b, err := p.raw()
+	return string(b), err
+}
+
+// raw reads a string. The header is known to be valid UTF-8 as a whole, and the string points into it if it has no escape.
+func (p *parser) raw() ([]byte, error) {
 	if !p.take('"') {
-		return "", p.wrong("string")
+		return nil, p.wrong("string")
 	}
 	start := p.at
 	for p.at < len(p.in) {
 		switch c := p.in[p.at]; {
 		case c == '"':
 			p.at++
-			return string(p.in[start : p.at-1]), nil
+			return p.in[start : p.at-1], nil
 		case c == '\\':
 			return p.escaped(append([]byte(nil), p.in[start:p.at]...))
 		case c < 0x20:
-			return "", p.syntax("a control character in a string")
+			return nil, p.syntax("a control character in a string")
 		}
 		p.at++
 	}
-	return "", p.syntax("a string without end")
+	return nil, p.syntax("a string without end")
 }
 
 // escaped goes on with a string in which an escape was found; out holds what came before it.
-func (p *parser) escaped(out []byte) (string, error) {
+func (p *parser) escaped(out []byte) ([]byte, error) {
 	for p.at < len(p.in) {
 		c := p.in[p.at]
 		p.at++
 		switch {
 		case c == '"':
-			return string(out), nil
+			return out, nil
 		case c < 0x20:
-			return "", p.syntax("a control character in a string")
+			return nil, p.syntax("a control character in a string")
 		case c != '\\':
 			out = append(out, c)
 			continue
 		}
 		r, err := p.escape()
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		out = utf8.AppendRune(out, r)
 	}
-	return "", p.syntax("a string without end")
+	return nil, p.syntax("a string without end")
 }
 
 func (p *parser) escape() (rune, error) {
@@ -240,9 +257,9 @@ func (p *parser) hex4() (rune, error) {
 }
 
 // number takes the text of a number and says whether it is written as a whole one.
-func (p *parser) number() (text string, whole bool, err error) {
+func (p *parser) number() (text []byte, whole bool, err error) {
 	if c := p.peek(); c != '-' && (c < '0' || c > '9') {
-		return "", false, p.wrong("number")
+		return nil, false, p.wrong("number")
 	}
 	start := p.at
 	digits := func() bool {
@@ -264,21 +281,21 @@ func (p *parser) number() (text string, whole bool, err error) {
 	whole = true
 	is("-")
 	if !is("0") && !digits() {
-		return "", false, p.syntax("no digit")
+		return nil, false, p.syntax("no digit")
 	}
 	if is(".") {
 		if whole = false; !digits() {
-			return "", false, p.syntax("no digit")
+			return nil, false, p.syntax("no digit")
 		}
 	}
 	if is("eE") {
 		whole = false
 		is("+-")
 		if !digits() {
-			return "", false, p.syntax("no digit")
+			return nil, false, p.syntax("no digit")
 		}
 	}
-	return string(p.in[start:p.at]), whole, nil
+	return p.in[start:p.at], whole, nil
 }
 
 // integer reads a whole number from low to high.
@@ -287,7 +304,7 @@ func (p *parser) integer(low, high int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := strconv.ParseInt(text, 10, 64)
+	n, err := strconv.ParseInt(string(text), 10, 64)
 	if !whole || err != nil || n < low || n > high {
 		return 0, violation(JSONNumber, "no whole number from %d to %d before byte %d of the header", low, high, p.at)
 	}
@@ -309,9 +326,7 @@ func (p *parser) value() (any, error) {
 	case '"':
 		return p.str()
 	case '{':
-		m := map[string]any{}
-		err := p.object(func(key string) (err error) { m[key], err = p.value(); return err })
-		return m, err
+		return p.tree()
 	case '[':
 		list := []any{}
 		err := p.array(func() error {
@@ -341,18 +356,21 @@ func (p *parser) value() (any, error) {
 		return nil, err
 	}
 	if whole {
-		n, err := strconv.ParseInt(text, 10, 64)
+		n, err := strconv.ParseInt(string(text), 10, 64)
 		if err != nil {
 			return nil, violation(JSONNumber, "a whole number beyond 64 bits before byte %d of the header", p.at)
 		}
 		return n, nil
 	}
-	f, err := strconv.ParseFloat(text, 64)
+	f, err := strconv.ParseFloat(string(text), 64)
 	if err != nil || math.IsInf(f, 0) {
 		return nil, violation(JSONNumber, "a number beyond a double before byte %d of the header", p.at)
 	}
 	return f, nil
 }
+
+// tree reads an object of any values.
+func (p *parser) tree() (map[string]any, error) { return object(p, p.value) }
 
 // end refuses anything behind the header's object.
 func (p *parser) end() error {
