@@ -13,7 +13,7 @@ import (
 // change until the frame is written. A message that the caps do not allow is refused with the *Violation that the
 // reader would find; settings of a type that the wire does not know are an ordinary error.
 func Encode(m Message, caps Caps) (*Frame, error) {
-	e := &encoder{out: make([]byte, 0, 256)}
+	e := &encoder{out: make([]byte, 2*lengthSize, 512)} // the lengths are filled in at the end
 	e.open('{')
 	e.text("type", m.Type())
 	switch m := m.(type) {
@@ -227,23 +227,27 @@ const hexDigits = "0123456789abcdef"
 // str writes a string. Bytes that are not UTF-8 become U+FFFD: a header is text, bodies travel as segments.
 func (e *encoder) str(s string) {
 	e.out = append(e.out, '"')
+	plain := 0 // where what can go out as it is begins
 	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= utf8.RuneSelf {
-			r, size := utf8.DecodeRuneInString(s[i:])
-			e.out = utf8.AppendRune(e.out, r)
-			i += size
+		c, size := s[i], 1
+		if c >= 0x20 && c < utf8.RuneSelf && c != '"' && c != '\\' {
+			i++
 			continue
 		}
+		e.out = append(e.out, s[plain:i]...)
 		switch {
 		case c == '"' || c == '\\':
 			e.out = append(e.out, '\\', c)
 		case c < 0x20:
 			e.out = append(e.out, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
 		default:
-			e.out = append(e.out, c)
+			var r rune
+			r, size = utf8.DecodeRuneInString(s[i:])
+			e.out = utf8.AppendRune(e.out, r)
 		}
-		i++
+		i += size
+		plain = i
 	}
+	e.out = append(e.out, s[plain:]...)
 	e.out = append(e.out, '"')
 }

@@ -121,25 +121,24 @@ func (f *Frame) WriteTo(w io.Writer) (int64, error) {
 	return total, nil
 }
 
-// newFrame puts a header and its segments together, within the caps that the reader will apply.
-func newFrame(header []byte, segments [][]byte, caps Caps) (*Frame, error) {
-	if len(header) > caps.Header {
-		return nil, violation(HeaderCap, "a header of %d bytes, the cap is %d", len(header), caps.Header)
+// newFrame puts a header, behind room for its lengths, and its segments together, within the caps that the reader will apply.
+func newFrame(head []byte, segments [][]byte, caps Caps) (*Frame, error) {
+	header := len(head) - 2*lengthSize
+	if header > caps.Header {
+		return nil, violation(HeaderCap, "a header of %d bytes, the cap is %d", header, caps.Header)
 	}
 	if len(segments) > caps.Segments {
 		return nil, violation(SegmentCount, "%d segments, the cap is %d", len(segments), caps.Segments)
 	}
-	size := lengthSize + len(header)
+	size := lengthSize + header
 	for _, s := range segments {
 		size += lengthSize + len(s)
 		if size > caps.Frame {
 			return nil, violation(FrameCap, "a frame of over %d bytes", caps.Frame)
 		}
 	}
-	head := make([]byte, 0, 2*lengthSize+len(header))
-	head = binary.BigEndian.AppendUint32(head, uint32(size))
-	head = binary.BigEndian.AppendUint32(head, uint32(len(header)))
-	head = append(head, header...)
+	binary.BigEndian.PutUint32(head, uint32(size))
+	binary.BigEndian.PutUint32(head[lengthSize:], uint32(header))
 	return &Frame{head: head, segments: segments, size: lengthSize + size}, nil
 }
 

@@ -108,7 +108,7 @@ func agree(t *rapid.T, header []byte) (accepted bool) {
 	var err error
 	for n := 0; n <= 2; n++ { // whichever number of segments it refers to
 		segments := [][]byte{[]byte("0"), []byte("1")}[:n]
-		frame, ferr := newFrame(header, segments, DefaultCaps())
+		frame, ferr := newFrame(append(make([]byte, 2*lengthSize), header...), segments, DefaultCaps())
 		if ferr != nil {
 			t.Fatal(ferr)
 		}
