@@ -76,7 +76,12 @@ func (d *decoder) message() (Message, error) {
 			return nil, err
 		}
 		return nil, violation(JSONMissing, "the header has no field \"type\"")
-	case string(key) != "type":
+	}
+	isType := string(key) == "type"
+	if err := d.colon(); err != nil {
+		return nil, err
+	}
+	if !isType {
 		return nil, violation(BadType, "the first field of a header is its type")
 	}
 	name, err := d.raw()
@@ -235,11 +240,14 @@ func (d *decoder) fields(s *schema, have set, whole bool, read func(name string)
 			return have, err
 		}
 		i := s.index(key)
-		switch {
-		case i < 0:
-			return have, violation(JSONField, "an unknown field before byte %d of the header", d.at)
-		case have&(1<<i) != 0:
+		if i >= 0 && have&(1<<i) != 0 {
 			return have, d.twice()
+		}
+		if err := d.colon(); err != nil {
+			return have, err
+		}
+		if i < 0 {
+			return have, violation(JSONField, "an unknown field before byte %d of the header", d.at)
 		}
 		have |= 1 << i
 		if err := read(s.names[i]); err != nil {

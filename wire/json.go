@@ -65,7 +65,7 @@ func (p *parser) enter() error {
 	return nil
 }
 
-// open takes the beginning of an object; key then takes each of its keys.
+// open takes the beginning of an object; key then takes each of its keys, and colon what stands before the value.
 func (p *parser) open() error {
 	if !p.take('{') {
 		return p.wrong("object")
@@ -73,8 +73,7 @@ func (p *parser) open() error {
 	return p.enter()
 }
 
-// key takes the next key of an object, up to where its value starts, or the object's end: more is false then. The key is good
-// until the next one is taken.
+// key takes the next key of an object, or its end: more is false then. The key is good until the next one is taken.
 func (p *parser) key(first bool) (key []byte, more bool, err error) {
 	if p.take('}') {
 		p.depth--
@@ -86,13 +85,15 @@ func (p *parser) key(first bool) (key []byte, more bool, err error) {
 	if p.peek() != '"' {
 		return nil, false, p.syntax("no key")
 	}
-	if key, err = p.raw(); err != nil {
-		return nil, false, err
-	}
+	key, err = p.raw()
+	return key, err == nil, err
+}
+
+func (p *parser) colon() error {
 	if !p.take(':') {
-		return nil, false, p.syntax("no colon")
+		return p.syntax("no colon")
 	}
-	return key, true, nil
+	return nil
 }
 
 // twice refuses a key that the object has had.
@@ -113,6 +114,9 @@ func object[V any](p *parser, read func() (V, error)) (map[string]V, error) {
 		}
 		if _, had := m[string(key)]; had {
 			return m, p.twice()
+		}
+		if err := p.colon(); err != nil {
+			return m, err
 		}
 		v, err := read()
 		if err != nil {
