@@ -49,7 +49,7 @@ var rules = []rule{
 	{"internal/pipeline", except("coppice.dev/coppice/internal/message"),
 		"the pipeline declares what it needs and is tested with fakes and fake time"},
 	{"internal/shim", func(p string) bool {
-		return strings.Contains(p, ".") && p != "coppice.dev/coppice/internal/shim/sys" || p == "os" || p == "fmt" || p == "encoding/json" || p == "time"
+		return strings.Contains(p, ".") && !strings.HasPrefix(p, "coppice.dev/coppice/internal/shim/") || p == "os" || p == "fmt" || p == "encoding/json" || p == "time"
 	}, "the shim's init runs in every program that has the hook, before anything else of it; behind a package of golang.org/x it would be late"},
 	{"tree/shimhook", except("coppice.dev/coppice/internal/shim"), "as the shim"},
 	{"tree", anyOf("os/signal", "os/exec", "coppice.dev/coppice/wire"), "a library takes no process-wide act, and owns its pipes"},
@@ -61,7 +61,7 @@ var rules = []rule{
 
 // systemCalls are the packages in which files may be for one system, or import golang.org/x/sys.
 var systemCalls = []string{
-	"tree", "internal/confine", "internal/cgroup", "internal/shim", "internal/shim/sys", // what they are for
+	"tree", "internal/confine", "internal/cgroup", "internal/shim", "internal/shim/early", "internal/shim/sys", // what they are for
 	"internal/store/sqlite",                               // file locking
 	"worker",                                              // close-on-exec of the wire
 	"internal/tty",                                        // whose group has the terminal; stopping and dying as a shell expects

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"coppice.dev/coppice/internal/shim/early"
 	"coppice.dev/coppice/internal/shim/sys"
 )
 
@@ -281,6 +282,7 @@ func (c *birth) bear(path string, args, env []string) (pid int, unset []failure,
 	if e := syscall.Pipe2(pipe[:], syscall.O_CLOEXEC); e != nil {
 		return 0, nil, &failure{StepFork, e.(syscall.Errno)}
 	}
+	c.keepFiles()
 	c.report, c.self = int32(pipe[1]), c
 	c.plan()
 	child, errno := c.part()
@@ -301,6 +303,18 @@ func (c *birth) bear(path string, args, env []string) (pid int, unset []failure,
 		}
 		unset = append(unset, f)
 	}
+}
+
+// keepFiles gives the child the limit of descriptors that this process was started with, where package syscall has raised it
+// since: a program that uses select(2), or closes all it might have, is not made for hundreds of thousands.
+func (c *birth) keepFiles() {
+	soft, hard, ok := early.Files()
+	var now syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &now); err != nil || !ok || now.Max != hard || now.Cur != hard-1 {
+		return // as it was, or as the program has set it
+	}
+	first := []rlimit{{syscall.RLIMIT_NOFILE, syscall.Rlimit{Cur: soft, Max: hard}}}
+	c.limits = append(first, c.limits...) // one that is asked for goes behind it
 }
 
 // part forks with all signals blocked, and keeps other forks of the process away: they would inherit descriptors that are not
