@@ -3,7 +3,6 @@ package victim
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"syscall"
 	"time"
 	"unsafe"
@@ -255,43 +254,17 @@ func errnoOrNil(errno syscall.Errno) error {
 
 // leaderless ends its main thread and lives on in others: /proc shows a zombie.
 func leaderless([]string) int {
-	go onMainThread(func() {
-		syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) // not RawSyscall, or the runtime would wait for this thread for ever
-	})
-	for limit := time.Now().Add(Lifetime / 4); stateOf("self") != 'Z'; time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			fail("end the main thread", os.ErrDeadlineExceeded)
-		}
-	}
-	say(Ready)
-	return untilTold()
-}
-
-// onMainThread runs f on the process's first thread. Go does not let one choose a thread: so each that is not the one is
-// kept, until the runtime has no other left.
-func onMainThread(f func()) {
-	done, release := make(chan struct{}), make(chan struct{})
-	defer close(release)
-	for limit := time.Now().Add(Lifetime / 4); time.Now().Before(limit); {
-		wrong := make(chan struct{})
-		go func() {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			if unix.Gettid() == os.Getpid() {
-				f()
-				close(done)
-				return
+	go func() {
+		for limit := time.Now().Add(Lifetime / 4); stateOf("self") != 'Z'; time.Sleep(time.Millisecond) {
+			if time.Now().After(limit) {
+				fail("end the main thread", os.ErrDeadlineExceeded)
 			}
-			close(wrong)
-			<-release
-		}()
-		select {
-		case <-done:
-			return
-		case <-wrong:
 		}
-	}
-	fail("find the main thread", os.ErrDeadlineExceeded)
+		say(Ready)
+		os.Exit(untilTold())
+	}()
+	syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) // not RawSyscall, or the runtime would wait for this thread for ever
+	return 0                                // never
 }
 
 // scribbler leaves a daemon that writes on the witness each half millisecond, and so shows when it still lived.

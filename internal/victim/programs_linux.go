@@ -77,11 +77,9 @@ func adopter([]string) int {
 
 // unbound is not to be killed by its parent's death, and has children and a daemon.
 func unbound([]string) int {
-	onMainThread(func() { // the signal is each thread's own (prctl(2)), and exec leaves this one
-		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
-			fail("clear the signal", err)
-		}
-	})
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil { // it is of the thread that was forked (prctl(2))
+		fail("clear the signal", err)
+	}
 	for range 2 {
 		spawn("member", nil)
 	}

@@ -1,5 +1,5 @@
 // Package victim is the programs that misbehave in tests. A test binary calls Main first thing in its TestMain and is
-// then a victim when it was executed with the arguments that Args makes.
+// then a victim when it was executed with the arguments that Args makes. It has to be called by the main goroutine.
 //
 // Every victim is bounded: it ends by itself after Lifetime, and one that forks does so a fixed number of times. It holds
 // descriptor Witness open, and so do all of its descendants: the pipe behind it ends when the last of them is gone. On
@@ -12,6 +12,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -48,9 +49,18 @@ func Args(name string, args ...string) []string {
 	return append([]string{"victim", word, name}, args...)
 }
 
+// A victim's program runs on the process's first thread: some of what it does is that thread's own.
+func init() {
+	if called() {
+		runtime.LockOSThread()
+	}
+}
+
+func called() bool { return len(os.Args) >= 3 && os.Args[1] == word }
+
 // Main is the victim that the arguments name, and then does not return.
 func Main() {
-	if len(os.Args) < 3 || os.Args[1] != word {
+	if !called() {
 		return
 	}
 	run, ok := programs()[os.Args[2]]
