@@ -140,6 +140,14 @@ func sweep(group int) []Member {
 	return out
 }
 
+// unlisted says why no process can be seen, or nil.
+func unlisted() error {
+	if !shim.OwnProc() {
+		return errNoProc
+	}
+	return nil
+}
+
 func member(p shim.Process) Member {
 	return Member{Pid: p.Pid, Parent: p.Parent, Name: p.Name, Start: p.Start}
 }

@@ -167,6 +167,8 @@ func (g *grouped) signal(sig os.Signal) error {
 	return g.send(n)
 }
 
+func (g *grouped) alone() bool { return false }
+
 func (g *grouped) guard() error {
 	return errors.New("nothing keeps a process from leaving its group, or from killing the engine")
 }

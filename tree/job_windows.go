@@ -247,6 +247,11 @@ func (j *jobbed) signal(sig os.Signal) error {
 	return nil
 }
 
+func (j *jobbed) alone() bool { return false }
+
+// unlisted says that the members of a job object are always listed.
+func unlisted() error { return nil }
+
 func (j *jobbed) guard() error { return errUnguarded }
 
 func (j *jobbed) seen() (int, []Member) {

@@ -3,6 +3,7 @@ package tree
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -90,15 +91,9 @@ type LevelError struct {
 	Tried  []Tried
 }
 
-// Unwrap gives the error of each rung, so that errors.Is finds ErrNoShim.
-func (e *LevelError) Unwrap() []error {
-	var out []error
-	for _, t := range e.Tried {
-		if t.Err != nil {
-			out = append(out, t.Err)
-		}
-	}
-	return out
+// Is finds ErrNoShim among the rungs' reasons, and no other error of theirs: what a rung lacks is not what the command lacks.
+func (e *LevelError) Is(target error) bool {
+	return target == ErrNoShim && slices.ContainsFunc(e.Tried, func(t Tried) bool { return errors.Is(t.Err, ErrNoShim) })
 }
 
 func (e *LevelError) Error() string {

@@ -27,6 +27,8 @@ type Report struct {
 	// Seen is how many processes one read of the tree showed right before the cut, the command among them if it still
 	// lived; the shim is not counted. While a tree forks, this is a lower bound.
 	Seen int `json:"seen"`
+	// Unseen says why nobody could be counted, if that is so: Seen is 0 then, whatever was cut.
+	Unseen string `json:"unseen,omitempty"`
 	// Named are at most 16 of them.
 	Named []Member `json:"named,omitempty"`
 	// Took is the time from the cut to the proof that the tree is empty.
@@ -68,11 +70,12 @@ type Status struct {
 // Success says whether the command exited with status 0.
 func (s Status) Success() bool { return s.Known && s.Code == 0 && s.Signal == 0 }
 
-// String says it in the shell's words: "exit status 3", "signal: killed".
+// String says it in the shell's words: "exit status 3", "signal: killed"; "no status" of a command that still runs, or that
+// died with its tree.
 func (s Status) String() string {
 	switch {
 	case !s.Known:
-		return "killed with its tree"
+		return "no status"
 	case s.Signal != 0:
 		return "signal: " + s.Signal.String()
 	}

@@ -98,6 +98,7 @@ type shimmed struct {
 	status  Status
 	last    chan struct{} // closed when the shim has been collected
 	proved  bool          // set before last is closed
+	emptied bool          // the shim has said so; the same
 	bare    error         // why the guard is not set
 
 	mu   sync.Mutex
@@ -330,6 +331,9 @@ func unset(step shim.Step, errno syscall.Errno) error {
 
 func (h *shimmed) guard() error { return h.bare }
 
+// alone: an init that is killed says no more, so one that has said that it has no child left had none.
+func (h *shimmed) alone() bool { return h.mode == shim.InPIDNamespace && h.emptied }
+
 func readEvent(control *os.File) (shim.Event, error) {
 	var b [shim.EventSize]byte
 	if _, err := io.ReadFull(control, b[:]); err != nil {
@@ -373,6 +377,7 @@ func (h *shimmed) listen() {
 		close(h.first)
 	}
 	// ECHILD: the host has collected it in our place, which the kernel let it do only then.
+	h.emptied = empty
 	h.proved = empty || h.mode == shim.InPIDNamespace && (err == nil || errors.Is(err, syscall.ECHILD))
 	close(h.last)
 }
@@ -459,8 +464,8 @@ func (h *shimmed) members() ([]Member, error) {
 	if h.dead {
 		return nil, nil
 	}
-	if !shim.OwnProc() {
-		return nil, errNoProc
+	if err := unlisted(); err != nil {
+		return nil, err
 	}
 	return descendants(h.process.Pid), nil
 }
@@ -483,8 +488,8 @@ func (h *shimmed) usage() (Usage, error) {
 	if h.dead {
 		return Usage{}, nil
 	}
-	if !shim.OwnProc() {
-		return Usage{}, errNoProc
+	if err := unlisted(); err != nil {
+		return Usage{}, err
 	}
 	u := sampled(h.process.Pid, false)
 	if h.leaf != nil {

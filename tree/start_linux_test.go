@@ -132,7 +132,7 @@ func TestGivenUpStartLeavesNothing(t *testing.T) {
 }
 
 // TestWithoutHook builds a program that lacks the hook. It must not be executed again, and gets the group; errors.Is finds out
-// why (red without LevelError.Unwrap). Red with the
+// why (red without LevelError.Is). Red with the
 // question for shim.Marked removed: the program starts itself until the test's limit of generations.
 func TestWithoutHook(t *testing.T) {
 	goTool, err := exec.LookPath("go")

@@ -67,6 +67,9 @@ func descendants(all []entry, root int) (out []entry) {
 	return out
 }
 
+// unlisted says that processes can be listed here.
+func unlisted() error { return nil }
+
 // groupMembers are the living processes of a group and, while its leader's pid is certain, the leader's descendants
 // wherever they went.
 func groupMembers(group int, leader bool) (out []Member) {

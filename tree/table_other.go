@@ -2,6 +2,8 @@
 
 package tree
 
+import "errors"
+
 // groupMembers is empty: these systems' process tables are not read yet.
 func groupMembers(int, bool) []Member { return nil }
 
@@ -10,6 +12,9 @@ func allDead(int) bool { return false }
 
 // sweep finds nobody here.
 func sweep(int) []Member { return nil }
+
+// unlisted is why nobody is seen.
+func unlisted() error { return errors.New("the processes of this system are not listed") }
 
 func lives(Member) bool { return false }
 

@@ -1,5 +1,6 @@
 // Package tree starts a process so that all of its descendants can be killed, whatever they do, and proves that they
-// are gone: Kill returns nil only after the tree was observed empty.
+// are gone: Kill returns nil only after the tree was observed empty. Where the host gives no more than level Group, that holds
+// for the process group, and what has left it lives on: demand more by Spec.Level, or look at Tree.Level.
 //
 // A tree is what was born of its command: children and grandchildren, also those that called setsid, forked twice, or
 // hold its pipes. A process that a privileged service starts on request (systemd-run, cron, at, docker) is outside.
@@ -111,6 +112,8 @@ type holder interface {
 	// members reads the tree once; seen counts it for a report and names some, as quickly as can be.
 	members() ([]Member, error)
 	seen() (int, []Member)
+	// alone says, once the tree is empty, whether it is known that the command left nobody behind.
+	alone() bool
 	// usage reads what the tree uses, once.
 	usage() (Usage, error)
 	// guard is nil if the tree can neither leave what holds it nor attack what kills it, else the reason.
@@ -220,6 +223,9 @@ func newTree(h holder, r rung, tried []Tried) *Tree {
 		<-t.exited
 		t.mu.Lock()
 		t.err = err
+		if t.hold.alone() {
+			t.report.Unseen = ""
+		}
 		t.report.Took = time.Since(t.begun)
 		t.mu.Unlock()
 		close(t.ended)
@@ -264,6 +270,9 @@ func (t *Tree) beginCut(cause string) {
 		seen, some := t.hold.seen()
 		t.mu.Lock()
 		t.report = Report{Cause: cause, Level: t.level, Rung: t.facts.Rung, Seen: seen, Named: some[:min(len(some), named)]}
+		if err := unlisted(); err != nil && seen == 0 {
+			t.report.Unseen = err.Error()
+		}
 		t.begun = time.Now()
 		t.mu.Unlock()
 		t.hold.kill()

@@ -191,6 +191,8 @@ func seenKill(k *doctor.Kill) string {
 	switch {
 	case !k.Proved:
 		return "NOT PROVED EMPTY: " + k.Error
+	case k.Held && k.Seen == 0: // of what was held nobody could be seen
+		return fmt.Sprintf("gone in %v; escaped: %s", took, named(k.Escaped))
 	case k.Held:
 		return fmt.Sprintf("%s; escaped: %s", gone(k.Seen, took), named(k.Escaped))
 	}

@@ -158,7 +158,7 @@ func shortPath(path string) string {
 
 // shellWord quotes a path that a shell would take apart.
 func shellWord(path string) string {
-	if strings.ContainsAny(path, " \t'()&;|<>*?") {
+	if path == "" || strings.ContainsAny(path, " \t'()&;|<>*?") {
 		return `"` + path + `"`
 	}
 	return path

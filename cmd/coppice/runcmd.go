@@ -74,13 +74,13 @@ func runCommand(io stdio) *cobra.Command {
 	f.Var(&o.deadline, "deadline", "end the command after `DUR`; 0 is never")
 	f.Var(&o.grace, "grace", "cut `DUR` after the command was asked to end; 0 cuts without asking")
 	f.StringVar(&o.level, "level", "", "refuse to run below `LEVEL`: direct, group, tracked or atomic")
-	f.StringVar(&o.rung, "rung", "", "hold the tree in this way alone: one of "+strings.Join(tree.Rungs(), ", "))
+	f.StringVar(&o.rung, "rung", "", "hold the tree by this `RUNG` alone: one of "+strings.Join(tree.Rungs(), ", "))
 	f.StringArrayVar(&o.env, "env", nil, "set `NAME=VALUE` in the command's environment; may be repeated")
 	f.BoolVar(&o.clean, "clean-env", false, "begin with an empty environment")
 	f.StringArrayVar(&o.pass, "pass-env", nil, "with --clean-env, keep the caller's `NAME`; may be repeated")
 	f.BoolVar(&o.isolated, "isolated", false, "give the command a session of its own, without the terminal")
 	f.BoolVar(&o.noNewPrivs, "no-new-privs", false, "make set-user-id programs and file capabilities void (Linux)")
-	f.Var(&o.limits, "limit", "set a limit for each process, `NAME=N`: files, data or file (bytes; K, M, G), core=0 (Linux); may be repeated")
+	f.Var(&o.limits, "limit", "set a limit for each process (Linux), `NAME=N`: files (open descriptors), data (bytes of memory), file (bytes of the largest file written), with K, M or G; or core=0. Never above the hard limit; may be repeated")
 	f.StringVar(&o.report, "report", "", "write a report in JSON to `FILE`; - is stderr")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not tell what was cut")
 	words(cmd, "level", "direct", "group", "tracked", "atomic")
@@ -88,8 +88,11 @@ func runCommand(io stdio) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrongRun("%w", err) })
 	return verb(cmd, func(cmd *cobra.Command, args []string) error {
 		for _, name := range []string{"level", "rung", "report"} {
-			if f.Changed(name) && f.Lookup(name).Value.String() == "" { // a variable that is not set, most likely
+			switch value := f.Lookup(name).Value.String(); {
+			case f.Changed(name) && value == "": // a variable that is not set, most likely
 				return wrongRun("--%s is empty", name)
+			case value == "--":
+				return wrongRun("--%s has no value: -- was taken for it", name)
 			}
 		}
 		r, err := newRun(io, o, args)
@@ -129,6 +132,9 @@ func newRun(io stdio, o *runOptions, argv []string) (*commandRun, error) {
 	}
 	r.spec.Args, r.spec.Rung, r.spec.NewSession, r.spec.NoNewPrivileges = argv, o.rung, o.isolated, o.noNewPrivs
 	r.spec.Limits = tree.Limits(o.limits)
+	if r.confined() && o.rung == "group" {
+		return nil, wrongRun("rung group has nobody that could set a limit or no-new-privs between the command's birth and its first instruction")
+	}
 	if r.confined() && r.spec.Level < tree.Tracked {
 		r.spec.Level = tree.Tracked // below it there is no shim that could set a limit
 	}
@@ -143,6 +149,11 @@ func (o *runOptions) environment(caller []string) ([]string, error) {
 	if len(o.pass) > 0 && !o.clean {
 		return nil, wrongRun("--pass-env goes with --clean-env: without it the command has all of the caller's environment")
 	}
+	for _, name := range o.pass {
+		if name == "" || strings.ContainsAny(name, "=,") {
+			return nil, wrongRun("--pass-env %q is not the name of a variable; it takes one, and may be repeated", name)
+		}
+	}
 	env := []string{}
 	for _, entry := range caller {
 		name, _, _ := strings.Cut(entry, "=")
@@ -153,7 +164,7 @@ func (o *runOptions) environment(caller []string) ([]string, error) {
 	for _, entry := range o.env {
 		name, _, ok := strings.Cut(entry, "=")
 		if !ok || name == "" {
-			return nil, wrongRun("--env %q is not NAME=VALUE; --clean-env with --pass-env keeps what the caller has", entry)
+			return nil, wrongRun("--env %q is not NAME=VALUE (to keep single ones of the caller's: --clean-env --pass-env NAME)", entry)
 		}
 		env = slices.DeleteFunc(env, func(old string) bool { return strings.HasPrefix(old, name+"=") })
 		env = append(env, entry)

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -74,6 +74,33 @@ func TestRunKeepsTheLimitOfDescriptors(t *testing.T) {
 			t.Errorf("%v, %q", err, out)
 		}
 	})
+}
+
+// TestRunUnderAnothersProc: where /proc is another namespace's, nobody can be counted; run says so where something was cut, and
+// nothing where nothing was. A rung that is not to be had there is not taken for a command that is missing. Red with Unseen left
+// empty, with alone false, and with the reasons of rungs to be found by errors.As in a tree.LevelError.
+func TestRunUnderAnothersProc(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("missing: root, to make a PID namespace")
+	}
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"--", "sh", "-c", "exit 4"}, 4, ""},
+		{[]string{"--", "sh", "-c", "sleep 30 & exit 4"}, 4, "coppice: cut what there was, which could not be counted: "},
+		{[]string{"--deadline", "100ms", "--grace", "0", "--", "sleep", "30"}, exitDeadline,
+			"coppice: deadline of 100ms passed: cut what there was, which could not be counted: "},
+		{[]string{"--rung", "subreaper", "--", "sh", "-c", "exit 4"}, exitOwn, "coppice: rung subreaper is not to be had here"},
+	} {
+		cmd := exec.Command("coppice", append([]string{"run"}, c.args...)...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+		out, _ := cmd.CombinedOutput() // the status is looked at
+		if got := cmd.ProcessState.ExitCode(); got != c.status || !strings.HasPrefix(string(out), c.says) || c.says == "" && len(out) > 0 {
+			t.Errorf("%q: status %d, %q", c.args, got, out)
+		}
+	}
 }
 
 // TestRunWithoutTerminal: as from cron, with no terminal at all and nothing to read. A command that stops itself stops

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -111,6 +112,8 @@ func (r *commandRun) cutLine() string {
 	cut := ""
 	if e.report.Seen > 0 {
 		cut = "cut " + memberList(e.report.Named, e.report.Seen)
+	} else if e.report.Unseen != "" {
+		cut = "cut what there was, which could not be counted: " + e.report.Unseen
 	}
 	switch {
 	case e.deadline && e.cut:
@@ -208,11 +211,17 @@ func replaceFile(path string, b []byte) error {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real // a link stays one
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	// As permissive as any new file, or as the one before.
+	f, err := os.OpenFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(b)
+	if info, old := os.Stat(path); old == nil {
+		err = f.Chmod(info.Mode().Perm())
+	}
+	if err == nil {
+		_, err = f.Write(b)
+	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)

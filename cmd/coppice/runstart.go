@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -116,10 +117,13 @@ func failedStart(err error) runEnd {
 	switch {
 	case errors.As(err, &sig):
 		return runEnd{code: exitSignal + int(sig.sig), die: sig.sig, err: sig}
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		return runEnd{code: exitOwn, err: fmt.Errorf("run itself has too few descriptors: %w", unpathed(err))}
 	case errors.As(err, &level):
+		if i := slices.IndexFunc(level.Tried, func(t tree.Tried) bool { return noDescriptors(t.Err) }); i >= 0 {
+			return runEnd{code: exitOwn, err: fmt.Errorf("run itself has too few descriptors: %w", level.Tried[i].Err)}
+		}
 		return runEnd{code: exitOwn, err: notToBeHad(level)}
+	case noDescriptors(err):
+		return runEnd{code: exitOwn, err: fmt.Errorf("run itself has too few descriptors: %w", err)}
 	case isPathError(err) && errors.Is(err, fs.ErrNotExist):
 		return runEnd{code: exitNotFound, err: unpathed(err)}
 	case isPathError(err):
@@ -128,19 +132,30 @@ func failedStart(err error) runEnd {
 	return runEnd{code: exitOwn, err: err}
 }
 
+func noDescriptors(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
 // unpathed says what is wrong with the command in the words of a shell.
 func unpathed(err error) error {
 	var path *fs.PathError
 	errors.As(err, &path)
 	says := path.Err.Error()
-	if errors.Is(err, fs.ErrNotExist) && filepath.Base(path.Path) == path.Path {
-		says = "command not found"
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(path.Path); err == nil {
+			says = "what it is to be executed by (its #! line, its loader) does not exist"
+		} else if filepath.Base(path.Path) == path.Path {
+			says = "command not found"
+		}
 	}
 	return &runError{says: "cannot run " + shellName(path.Path) + ": " + says, err: err}
 }
 
 // notToBeHad tells each rung's reason on a line of its own.
 func notToBeHad(level *tree.LevelError) error {
+	if len(level.Tried) == 1 && level.Tried[0].Err == nil { // the flags contradict each other
+		return &runError{says: fmt.Sprintf("rung %s cannot give level %s: %s", level.Rung, level.Wanted, level.Tried[0].Reason), err: level}
+	}
 	says := "level " + level.Wanted.String() + " is not to be had here"
 	if level.Rung != "" {
 		says = "rung " + level.Rung + " is not to be had here"

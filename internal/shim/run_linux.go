@@ -138,8 +138,12 @@ func ready(fd int, wanted int16, timeout int) bool {
 	return err == nil && n > 0
 }
 
-func (s *shim) tell(e Event) {
-	b := e.Append(nil)
+// tell sends the events in one write.
+func (s *shim) tell(events ...Event) {
+	var b []byte
+	for _, e := range events {
+		b = e.Append(b)
+	}
 	for len(b) > 0 {
 		n, err := syscall.Write(s.control, b)
 		switch {
@@ -267,18 +271,30 @@ func (s *shim) reap() {
 		if err == syscall.EINTR {
 			continue
 		}
-		if err != nil || !s.collect() {
-			if s.spec.Mode != InPIDNamespace {
-				s.tell(Event{Kind: Empty})
-			}
+		var news []Event
+		more := err == nil
+		if more {
+			news, more = s.collect()
+		}
+		if !more {
+			// With the news of the command's end, so that the engine knows at once that nobody was left behind.
+			s.tell(append(news, Event{Kind: Empty})...)
 			exit()
+		}
+		s.tell(news...)
+		if over(news) {
+			syscall.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 		}
 	}
 }
 
-// collect reaps all that is dead now; false if there is no child at all. The lock keeps signal from a pid that has
-// just been set free.
-func (s *shim) collect() bool {
+// over says whether it is news that the command has ended.
+func over(news []Event) bool { return len(news) > 0 && news[len(news)-1].Kind == Exited }
+
+// collect reaps all that is dead now, and returns what there is to tell of the command; more is false if there is no child at
+// all. After the command's end it looks once more and no further: others may die without end. The lock keeps signal from
+// a pid that has just been set free.
+func (s *shim) collect() (news []Event, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
@@ -288,17 +304,16 @@ func (s *shim) collect() bool {
 		switch {
 		case err == syscall.EINTR:
 		case err != nil:
-			return false
-		case pid == 0:
-			return true
+			return news, false
+		case pid == 0, over(news):
+			return news, true
 		case status.Stopped():
 			if pid == s.leader {
-				s.tell(Event{Kind: Stopped, A: uint64(status.StopSignal())})
+				news = append(news, Event{Kind: Stopped, A: uint64(status.StopSignal())})
 			}
 		case pid == s.leader:
 			s.ended = true
-			s.tell(Event{Kind: Exited, A: uint64(status), B: micros(usage.Utime), C: micros(usage.Stime), D: uint64(usage.Maxrss)})
-			syscall.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			news = append(news, Event{Kind: Exited, A: uint64(status), B: micros(usage.Utime), C: micros(usage.Stime), D: uint64(usage.Maxrss)})
 		}
 	}
 }

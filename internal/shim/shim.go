@@ -100,7 +100,7 @@ const (
 	Failed  Kind = 'F' // A: the errno with which it could not be started, B: the Step that failed
 	Stopped Kind = 'T' // A: the signal that has stopped the command; any number of times
 	Exited  Kind = 'X' // A: wait status, B: user CPU in µs, C: system CPU in µs, D: most resident memory in KiB
-	Empty   Kind = 'E' // not InPIDNamespace: the shim has no child left, and so no descendant
+	Empty   Kind = 'E' // the shim has no child left, and so no descendant
 )
 
 // Step is where a start failed.
