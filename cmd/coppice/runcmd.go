@@ -191,8 +191,12 @@ func (*duration) Type() string { return "duration" }
 
 func (d *duration) Set(s string) error {
 	v, err := time.ParseDuration(s)
+	some := strings.ContainsAny(s, "123456789")
 	if n, bad := strconv.ParseFloat(s, 64); bad == nil && n >= 0 && n < math.MaxInt32 {
-		v, err = time.Duration(n*float64(time.Second)), nil
+		v, err, some = time.Duration(n*float64(time.Second)), nil, n > 0
+	}
+	if v == 0 && some {
+		v = 1 // too short to be counted is not never
 	}
 	if err != nil || v < 0 {
 		return errors.New("not a duration like 90s, 1m30s or 0.5")

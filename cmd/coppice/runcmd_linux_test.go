@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -74,6 +76,51 @@ func TestRunKeepsTheLimitOfDescriptors(t *testing.T) {
 			t.Errorf("%v, %q", err, out)
 		}
 	})
+}
+
+// TestRunWithFewDescriptors: too few for run itself are run's own failure, wherever it finds that out. Red with the error taken for
+// one of a path (a panic), and for pidns-user with the answer of dup3(2) left as it is.
+func TestRunWithFewDescriptors(t *testing.T) {
+	eachRung(t, func(t *testing.T, rung string) {
+		for n := 8; n <= 20; n += 2 {
+			script := fmt.Sprintf(`ulimit -n %d && exec coppice run --quiet --rung "$0" -- true`, n)
+			out, err := exec.Command("sh", "-c", script, rung).CombinedOutput()
+			few := strings.HasPrefix(string(out), "coppice: run itself has too few descriptors: ")
+			var exit *exec.ExitError
+			if errors.As(err, &exit) && (exit.ExitCode() != exitOwn || !few) || err == nil && len(out) > 0 {
+				t.Errorf("%d: %v, %q", n, err, out)
+			}
+		}
+	})
+}
+
+// TestRunReportPlaces: a report that goes to a descriptor of run's own leaves what stands there; a link stays a link, and a file
+// keeps its mode. Red with ownDescriptor finding nothing (the file is replaced), and with each of the others left out.
+func TestRunReportPlaces(t *testing.T) {
+	dir := t.TempDir()
+	script := `umask 022; cd "$0" && {
+		{ echo before; coppice run --report /dev/stdout -- echo said; echo after; } >out
+		coppice run --report /dev/fd/7 -- true 7>seven
+		ln -s target link; coppice run --report link -- true
+		echo old >kept; chmod 640 kept; coppice run --report kept -- true
+	}`
+	if out, err := exec.Command("sh", "-c", script, dir).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("%v, %q", err, out)
+	}
+	for name, want := range map[string]string{"out": `(?s)^before\nsaid\n\{.*"exit": 0.*\}\nafter\n$`, "seven": `"exit": 0`, "target": `"exit": 0`, "kept": `"exit": 0`} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !regexp.MustCompile(want).Match(b) {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	for name, want := range map[string]os.FileMode{"target": 0o644, "kept": 0o640} {
+		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	if _, err := os.Readlink(filepath.Join(dir, "link")); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestRunUnderAnothersProc: where /proc is another namespace's, nobody can be counted; run says so where something was cut, and

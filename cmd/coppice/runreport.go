@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -167,18 +168,37 @@ type reportFile struct{ path string }
 
 // newReportFile looks before the command runs whether there can be a report.
 func newReportFile(path string) (*reportFile, error) {
-	if path == "" {
+	f := &reportFile{path}
+	info, err := os.Stat(path)
+	switch {
+	case path == "":
 		return nil, nil
+	case path == "-":
+		return f, nil
+	case err == nil && info.IsDir():
+		return nil, fmt.Errorf("--report %s: this is a folder", path)
+	case err == nil && !info.Mode().IsRegular():
+		return f, nil
 	}
-	if path != "-" {
-		if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
-			return nil, fmt.Errorf("--report %s: there is no folder %s", path, filepath.Dir(path))
+	if dir, err := os.Stat(filepath.Dir(path)); err != nil || !dir.IsDir() {
+		return nil, fmt.Errorf("--report %s: there is no folder %s", path, filepath.Dir(path))
+	}
+	if err == nil {
+		var old *os.File
+		if old, err = os.OpenFile(path, os.O_WRONLY, 0); err == nil {
+			old.Close()
 		}
-		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			return nil, fmt.Errorf("--report %s: this is a folder", path)
+	} else {
+		var beside *os.File
+		if beside, err = createBeside(path); err == nil {
+			beside.Close()
+			os.Remove(beside.Name())
 		}
 	}
-	return &reportFile{path}, nil
+	if err != nil {
+		return nil, fmt.Errorf("--report %s: %w", path, err)
+	}
+	return f, nil
 }
 
 // write writes the whole report or none: who reads the file never sees a part.
@@ -197,9 +217,15 @@ func (f *reportFile) write(stderr io.Writer, report runReport) error {
 	return replaceFile(f.path, b.Bytes())
 }
 
-// replaceFile puts a file in the place of another at once. What is not a file, such as /dev/null or a pipe, is written to.
+// replaceFile puts a file in the place of another at once. What is not a file, such as /dev/null or a pipe, is written to, and
+// so is one of this program's own descriptors, /dev/stdout say, whatever it is.
 func replaceFile(path string, b []byte) error {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+	if f := ownDescriptor(path); f != nil {
+		_, err := f.Write(b)
+		return err // it stays open: it is somebody else's
+	}
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
 		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0) // a pipe that nobody reads is an error
 		if err != nil {
 			return err
@@ -208,20 +234,24 @@ func replaceFile(path string, b []byte) error {
 		_, err = f.Write(b)
 		return errors.Join(err, f.Close())
 	}
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real // a link stays one
+	real, unresolved := filepath.EvalSymlinks(path) // a link stays one
+	if _, dangling := os.Readlink(path); unresolved != nil && dangling == nil {
+		return os.WriteFile(path, b, 0o666)
 	}
-	// As permissive as any new file, or as the one before.
-	f, err := os.OpenFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
-		return err
+	if unresolved == nil {
+		path = real
 	}
-	if info, old := os.Stat(path); old == nil {
-		err = f.Chmod(info.Mode().Perm())
+	f, failed := createBeside(path)
+	if failed != nil {
+		if err == nil { // the file may be written, though nothing beside it
+			return os.WriteFile(path, b, 0o666)
+		}
+		return failed
 	}
 	if err == nil {
-		_, err = f.Write(b)
+		f.Chmod(info.Mode().Perm()) // as the one before; where that cannot be, as any new file
 	}
+	_, err = f.Write(b)
 	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
@@ -230,4 +260,36 @@ func replaceFile(path string, b []byte) error {
 		os.Remove(f.Name()) // the error before is the one to tell
 	}
 	return err
+}
+
+// createBeside makes a file in the folder of another, as permissive as any new one.
+func createBeside(path string) (*os.File, error) {
+	name := "." + filepath.Base(path) + "." + rand.Text()
+	return os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+}
+
+// ownDescriptor is the descriptor that a path such as /dev/stdout leads to; nil for any other path.
+func ownDescriptor(path string) *os.File {
+	own := filepath.Join("/proc", strconv.Itoa(os.Getpid()), "fd")
+	for range 8 { // /dev/stdout is a link to /proc/self/fd/1, and that one to whatever is open
+		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err != nil {
+			return nil
+		}
+		if n, err := strconv.ParseUint(filepath.Base(path), 10, 31); err == nil && dir == own {
+			if std := []*os.File{os.Stdin, os.Stdout, os.Stderr}; n < uint64(len(std)) {
+				return std[n]
+			}
+			return os.NewFile(uintptr(n), path)
+		}
+		next, err := os.Readlink(path)
+		if err != nil {
+			return nil
+		}
+		if !filepath.IsAbs(next) {
+			next = filepath.Join(dir, next)
+		}
+		path = next
+	}
+	return nil
 }

@@ -298,6 +298,9 @@ func (c *birth) bear(path string, args, env []string) (pid int, unset []failure,
 			return int(child), unset, nil
 		}
 		f := failure{r.step, r.errno}
+		if f.step == StepFork && f.errno == syscall.EBADF {
+			f.errno = syscall.EMFILE // dup3(2) says so of a number beyond the limit
+		}
 		if r.fatal {
 			return int(child), unset, &f
 		}
