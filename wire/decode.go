@@ -176,7 +176,7 @@ func (d *decoder) result(m *Result) error {
 		switch name {
 		case "handlers":
 			chosen++
-			err = d.list(&m.Handlers)
+			err = d.names(&m.Handlers)
 		case "sends":
 			worked++
 			err = d.sends(&m.Sends)
@@ -348,43 +348,36 @@ func validID(s string) bool {
 	return !zero
 }
 
-func (d *decoder) offers(to *[]Offer) error {
-	*to = []Offer{}
-	return d.array(func() error {
-		var o Offer
-		err := d.record(&offerSchema, func(name string) error {
-			if name == "phase" {
-				return d.phase(&o.Phase)
-			}
-			return d.name(&o.Name)
-		})
-		*to = append(*to, o)
-		return err
+func (d *decoder) offers(to *[]Offer) (err error) {
+	*to, err = list(&d.parser, d.offer)
+	return err
+}
+
+func (d *decoder) offer(to *Offer) error {
+	return d.record(&offerSchema, func(name string) error {
+		if name == "phase" {
+			return d.phase(&to.Phase)
+		}
+		return d.name(&to.Name)
 	})
 }
 
-func (d *decoder) list(to *[]string) error {
-	*to = []string{}
-	return d.array(func() error {
-		var s string
-		err := d.name(&s)
-		*to = append(*to, s)
-		return err
-	})
+func (d *decoder) names(to *[]string) (err error) {
+	*to, err = list(&d.parser, d.name)
+	return err
 }
 
-func (d *decoder) sends(to *[]Send) error {
-	*to = []Send{}
-	return d.array(func() error {
-		var s Send
-		err := d.record(&sendSchema, func(name string) error {
-			if name == "to" {
-				return d.name(&s.To)
-			}
-			return d.segment(&s.Body)
-		})
-		*to = append(*to, s)
-		return err
+func (d *decoder) sends(to *[]Send) (err error) {
+	*to, err = list(&d.parser, d.send)
+	return err
+}
+
+func (d *decoder) send(to *Send) error {
+	return d.record(&sendSchema, func(name string) error {
+		if name == "to" {
+			return d.name(&to.To)
+		}
+		return d.segment(&to.Body)
 	})
 }
 

@@ -146,6 +146,18 @@ func (p *parser) array(item func() error) error {
 	return nil
 }
 
+// list reads an array, by read where each item starts.
+func list[T any](p *parser, read func(to *T) error) ([]T, error) {
+	out := []T{}
+	err := p.array(func() error {
+		var item T
+		err := read(&item)
+		out = append(out, item)
+		return err
+	})
+	return out, err
+}
+
 func (p *parser) str() (string, error) {
 	b, err := p.raw()
 	return string(b), err
@@ -332,13 +344,10 @@ func (p *parser) value() (any, error) {
 	case '{':
 		return p.tree()
 	case '[':
-		list := []any{}
-		err := p.array(func() error {
-			v, err := p.value()
-			list = append(list, v)
+		return list(p, func(to *any) (err error) {
+			*to, err = p.value()
 			return err
 		})
-		return list, err
 	case 't':
 		if p.word("true") {
 			return true, nil

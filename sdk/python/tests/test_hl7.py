@@ -103,7 +103,7 @@ class Samples(unittest.TestCase):
     def test_samples(self):
         """Reading every path and setting what is there to itself changes no byte; another value changes its own alone."""
         if not os.path.isfile(os.path.join(SAMPLES, "INDEX.csv")):
-            self.skipTest("the samples (shared/samples/INDEX.csv beside the checkout) are not there")
+            self.skipTest("missing: samples: shared/samples/INDEX.csv beside the checkout")
         seed = int(os.environ.get("SEED", random.randrange(1 << 32)))
         print(f"SEED={seed}")
         rng = random.Random(seed)

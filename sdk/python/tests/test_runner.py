@@ -73,7 +73,7 @@ def exiting(msg, ctx):
 '''
 
 
-@unittest.skipIf(os.name == "nt", "pass_fds is not there on Windows")
+@unittest.skipIf(os.name == "nt", "missing: pass_fds, which Windows has not")
 class Worker(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -139,7 +139,7 @@ class Worker(unittest.TestCase):
         self.assertEqual(self.body("environment"), b"(False, None)")
 
 
-@unittest.skipIf(os.name == "nt", "pass_fds is not there on Windows")
+@unittest.skipIf(os.name == "nt", "missing: pass_fds, which Windows has not")
 class Ends(unittest.TestCase):
     def start(self, *args, **kwargs):
         e = engine.Engine(*args, **kwargs)
@@ -185,7 +185,7 @@ class Ends(unittest.TestCase):
             self.assertNotIn("Traceback", run.stderr.decode())
 
 
-@unittest.skipIf(os.name == "nt", "pass_fds is not there on Windows")
+@unittest.skipIf(os.name == "nt", "missing: pass_fds, which Windows has not")
 class BootFailures(unittest.TestCase):
     def fault(self, source, offers=(), **more):
         e = engine.Engine(source, offers, **more)
