@@ -78,8 +78,8 @@ func TestRunKeepsTheLimitOfDescriptors(t *testing.T) {
 	})
 }
 
-// TestRunWithFewDescriptors: too few for run itself are run's own failure, wherever it finds that out. Red with the error taken for
-// one of a path (a panic), and for pidns-user with the answer of dup3(2) left as it is.
+// TestRunWithFewDescriptors: too few for run itself are run's own failure, wherever it finds that out. Red with the
+// look for it among a level's reasons left out of failedStart, and for pidns-user with the answer of dup3(2) left as it is.
 func TestRunWithFewDescriptors(t *testing.T) {
 	eachRung(t, func(t *testing.T, rung string) {
 		for n := 8; n <= 20; n += 2 {
