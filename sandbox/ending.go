@@ -3,28 +3,29 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"time"
 
 	"coppice.dev/coppice/tree"
 )
 
-// ending is the end of a life, under way or over.
+// ending is the end of a session, under way or over.
 type ending struct {
-	life    *life
+	session *session
 	why     error
 	message int64
+	at      time.Time
 	done    chan struct{}
 	err     error // a *tree.SurvivorsError; valid once done is closed
 }
 
 // end kills the worker and returns at once; the ending is done when the tree is proved empty, or is not in time, and
 // everything that belonged to the worker has been cleared away.
-func (l *life) end(why error, message int64) *ending {
-	e := &ending{life: l, why: why, message: message, done: make(chan struct{})}
+func (s *session) end(why error, message int64) *ending {
+	e := &ending{session: s, why: why, message: message, at: time.Now(), done: make(chan struct{})}
 	go func() {
 		defer close(e.done)
 		report, err := e.kill()
-		l.link.Close()
-		l.output.finish()
+		s.worker.let()
 		e.settle(report, err)
 	}()
 	return e
@@ -40,7 +41,7 @@ func (e *ending) again() *ending {
 	default:
 		return e
 	}
-	next := &ending{life: e.life, why: e.why, message: e.message, done: make(chan struct{})}
+	next := &ending{session: e.session, why: e.why, message: e.message, at: e.at, done: make(chan struct{})}
 	go func() {
 		defer close(next.done)
 		if report, err := next.kill(); err != nil {
@@ -53,22 +54,22 @@ func (e *ending) again() *ending {
 }
 
 func (e *ending) kill() (tree.Report, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), e.life.spec.KillTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), e.session.spec.KillTimeout)
 	defer cancel()
-	return e.life.tree.Kill(ctx, cause(e.why))
+	return e.session.worker.Kill(ctx, cause(e.why))
 }
 
 // settle clears the scratch folder away, if nobody is left to use it, and tells the observer.
 func (e *ending) settle(report tree.Report, err error) {
 	e.err = err
-	l := e.life
+	s := e.session
 	if err == nil {
-		l.acts.Wait()
-		l.tidy()
+		s.acts.Wait()
+		s.tidy()
 	}
-	if f := l.spec.Observer.Cut; f != nil {
-		f(Cut{Session: l.spec.Name, Why: reason(e.why), Message: e.message, Report: report, Status: l.tree.Status(), Err: err,
-			Output: l.output.tail()})
+	if f := s.spec.Observer.Cut; f != nil {
+		f(Cut{Session: s.spec.Name, Why: reason(e.why), Message: e.message, Report: report, Status: s.worker.Status(), Err: err,
+			Output: s.worker.tail(), At: e.at, Steps: s.x.record.steps(), Said: string(s.x.record.said), Heard: string(s.x.record.heard)})
 	}
 }
 
@@ -87,8 +88,15 @@ func (e *ending) await(ctx context.Context) error {
 	}
 }
 
+// The reasons of ends that are in order.
+var (
+	errSpent = errors.New("its one dispatch is over") // Spec.Fresh
+	errIdle  = errors.New("it was idle for too long") // Limits.Idle
+)
+
+// reason is why a worker was cut, for its observer: nothing, if its end was in order.
 func reason(why error) error {
-	if errors.Is(why, ErrClosed) {
+	if errors.Is(why, ErrClosed) || errors.Is(why, errSpent) || errors.Is(why, errIdle) {
 		return nil
 	}
 	return why
@@ -98,6 +106,7 @@ func reason(why error) error {
 func cause(why error) string {
 	var handler *HandlerError
 	var deadline *DeadlineError
+	var limit *LimitError
 	var crash *CrashError
 	var violation *ViolationError
 	switch {
@@ -105,8 +114,14 @@ func cause(why error) string {
 		return "exit"
 	case errors.Is(why, ErrClosed):
 		return "close"
+	case errors.Is(why, errSpent):
+		return "spent"
+	case errors.Is(why, errIdle):
+		return "idle"
 	case errors.As(why, &deadline):
 		return "deadline"
+	case errors.As(why, &limit):
+		return "limit"
 	case errors.As(why, &crash):
 		return "crash"
 	case errors.As(why, &violation):

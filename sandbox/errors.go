@@ -9,8 +9,8 @@ import (
 	"coppice.dev/coppice/wire"
 )
 
-// ErrClosed is returned by a dispatch whose session was closed before or under it.
-var ErrClosed = errors.New("session is closed")
+// ErrClosed is returned by a dispatch whose pool was closed before or under it.
+var ErrClosed = errors.New("pool is closed")
 
 // HandlerError says that the function raised, or returned what no result can say. The worker lives on.
 type HandlerError struct {
@@ -60,14 +60,57 @@ func (e *ViolationError) Error() string { return e.Violation.Error() }
 // Unwrap returns the violation.
 func (e *ViolationError) Unwrap() error { return e.Violation }
 
+// The limits of Limits, as a LimitError names them.
+const (
+	LimitCPU     = "cpu"
+	LimitIdleCPU = "idle-cpu"
+	LimitOutput  = "output"
+	LimitMemory  = "memory"
+)
+
+// LimitError says that the worker used more than the Spec's Limits allow. It has been cut.
+type LimitError struct {
+	Limit string // LimitCPU and so on
+	Most  int64  // the limit: nanoseconds, or bytes
+	Used  int64  // what a look showed, in the same unit
+}
+
+func (e *LimitError) Error() string {
+	switch e.Limit {
+	case LimitCPU:
+		return fmt.Sprintf("used %v of CPU, more than %v", time.Duration(e.Used).Round(time.Millisecond), time.Duration(e.Most))
+	case LimitIdleCPU:
+		return fmt.Sprintf("used %v of CPU between dispatches, more than %v", time.Duration(e.Used).Round(time.Millisecond), time.Duration(e.Most))
+	case LimitOutput:
+		return fmt.Sprintf("printed %d bytes, more than %d", e.Used, e.Most)
+	}
+	return fmt.Sprintf("keeps %d bytes of memory, more than %d", e.Used, e.Most)
+}
+
+// PoisonError says that a message cost as many workers as Spec.Attempts allows.
+type PoisonError struct {
+	Attempts int
+	Err      error // of the last attempt
+}
+
+func (e *PoisonError) Error() string {
+	return fmt.Sprintf("poison: %d workers did not survive the message: %v", e.Attempts, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *PoisonError) Unwrap() error { return e.Err }
+
 // BootError says that no worker could be made ready. No message is to blame. Err is what happened: a *HandlerError when
 // the worker could not load its code or lacks a function, *DeadlineError, *CrashError or *ViolationError when it failed
 // before it was ready, a *tree.LevelError when the host cannot give the level, an *os.PathError when the command cannot be
 // executed; or the host's own, when it is out of descriptors or of room for the scratch folder.
 type BootError struct {
-	Name   string // the session's
+	Name   string // the pool's
 	Err    error
 	Output []string // the last lines that the worker printed
+	// Until, if not zero, is when the next start is tried: nothing was started for this dispatch, since the starts before it
+	// have failed, the last one with Err.
+	Until time.Time
 }
 
 func (e *BootError) Error() string {
@@ -99,12 +142,12 @@ type Fault int
 
 // The answers of Blame.
 const (
-	// Nobody: no worker could be made ready, or the dispatch was cancelled, the session closed, the request wrong in itself.
+	// Nobody: no worker could be made ready, or the dispatch was cancelled, the pool closed, the request wrong in itself.
 	// Another attempt changes nothing about the message.
 	Nobody Fault = iota
 	// Message: the handler raised, or the message is too large. Another worker would say the same.
 	Message
-	// Worker: crash, deadline or violation, while it had the message. A fresh worker may succeed.
+	// Worker: crash, deadline, limit or violation, while it had the message. A fresh worker may succeed.
 	Worker
 )
 
@@ -120,10 +163,11 @@ func Blame(err error) Fault {
 	var deadline *DeadlineError
 	var crash *CrashError
 	var violation *ViolationError
+	var limit *LimitError
 	switch {
 	case errors.As(err, &handler), errors.As(err, &large):
 		return Message
-	case errors.As(err, &deadline), errors.As(err, &crash), errors.As(err, &violation):
+	case errors.As(err, &deadline), errors.As(err, &crash), errors.As(err, &violation), errors.As(err, &limit):
 		return Worker
 	}
 	return Nobody

@@ -18,8 +18,8 @@ type Started struct {
 // once more when it is.
 type Cut struct {
 	Session string
-	// Why is the error for which the worker was cut; nil when the session was closed or the worker ended by itself between
-	// dispatches.
+	// Why is the error for which the worker was cut; nil when the pool was closed, the worker ended by itself between
+	// dispatches, or its end was in order (Spec.Fresh, Limits.Idle).
 	Why error
 	// Message is the engine's id of the message that the worker had; 0 if it had none.
 	Message int64
@@ -29,6 +29,11 @@ type Cut struct {
 	Err error
 	// Output are the last lines that the worker printed.
 	Output []string
+	// At is when the cut began. Steps are what happened before, the first two and the last sixteen; Said and Heard the
+	// last headers to and from the worker, cut after 2 KiB. A header that was refused may hold anything.
+	At          time.Time
+	Steps       []Step
+	Said, Heard string
 }
 
 // Line is one line that a worker printed, with control characters escaped.
@@ -42,12 +47,23 @@ type Line struct {
 	Dropped int
 }
 
-// Observer takes what happens in a session. Nil fields are skipped. The functions are called from the session's own
+// Held tells that the pool starts no worker until a time, because the start before has failed.
+type Held struct {
+	Session string
+	Err     error     // a *BootError
+	Until   time.Time // when the next start is tried, if a dispatch or a standby asks for it
+	Fails   int       // how many starts have failed in a row
+}
+
+// Observer takes what happens in a pool. Nil fields are skipped. The functions are called from the pool's own
 // goroutines; for one worker, the calls of Output come one after the other and before Cut, unless Output is too slow.
 type Observer struct {
 	// Started and Cut must not block: the next dispatch and Close wait for them.
 	Started func(Started)
 	Cut     func(Cut)
+	// Held tells of each start that has failed, Healed of the first one that went well after that. They must not block.
+	Held   func(Held)
+	Healed func(session string)
 	// Litter tells of a worker's scratch folder that could not be removed.
 	Litter func(session, folder string, err error)
 	// Output may be slow: nobody waits for it, and lines are left out instead.

@@ -20,15 +20,15 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	session, err := sandbox.New(sandbox.Spec{Name: "greet", Command: []string{self, "victim", "example", "-"}})
+	pool, err := sandbox.New(sandbox.Spec{Name: "greet", Command: []string{self, "victim", "example", "-"}})
 	if err != nil {
 		panic(err)
 	}
-	defer session.Close(context.Background())
+	defer pool.Close(context.Background())
 
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	result, err := session.Dispatch(ctx, sandbox.Request{Phase: wire.PhaseHandle, Name: "greet", Message: 1, Body: []byte("world")})
+	result, err := pool.Dispatch(ctx, sandbox.Request{Phase: wire.PhaseHandle, Name: "greet", Message: 1, Body: []byte("world")})
 	if err != nil {
 		panic(err) // sandbox.Blame(err) says whose fault it is
 	}

@@ -23,13 +23,14 @@ type pipe interface {
 //
 // An error leaves it in no state from which anything may follow: the worker is to be cut.
 type exchange struct {
-	pipe pipe
-	caps wire.Caps
+	pipe   pipe
+	caps   wire.Caps
+	record record
 }
 
 // dirtyError is the error of a dispatch that found something before the request's first byte: no message pays.
 type dirtyError struct {
-	cause error // a *wire.Violation, or io.EOF when the worker hung up; once judged, what Cut.Why is to be
+	cause error // a *wire.Violation, io.EOF when the worker hung up, a *LimitError; once judged, what Cut.Why is to be
 }
 
 func (e *dirtyError) Error() string { return "found between dispatches: " + e.cause.Error() }
@@ -54,15 +55,17 @@ func (x *exchange) boot(b *wire.Boot) (*wire.Ready, error) {
 	if b.FrameCap > 0 {
 		x.caps.Frame = b.FrameCap
 	}
+	x.record.said = keep(x.record.said, frame.Header())
 	if _, err := frame.WriteTo(x.pipe); err != nil {
 		return nil, err
 	}
-	answer, err := x.answer()
+	answer, _, err := x.answer()
 	if err != nil {
 		return nil, err
 	}
 	switch m := answer.(type) {
 	case *wire.Ready:
+		x.record.note(Step{What: StepReady})
 		return m, nil
 	case *wire.BootFail:
 		return nil, &HandlerError{m.Fault}
@@ -83,26 +86,31 @@ func (x *exchange) dispatch(r *wire.Request) (*wire.Result, error) {
 	case tree.HungUp:
 		return nil, &dirtyError{io.EOF}
 	}
+	x.record.note(Step{What: StepRequest, Message: r.Message, Phase: string(r.Phase), Name: r.Name, Bytes: frame.Len()})
+	x.record.said = keep(x.record.said, frame.Header())
 	if n, err := frame.WriteTo(x.pipe); err != nil {
 		if n == 0 && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, os.ErrClosed) {
 			return nil, &dirtyError{io.EOF} // nobody holds the other end: it was let go after the look
 		}
 		return nil, err // what may have been answered to half a request is no answer
 	}
-	answer, err := x.answer()
+	answer, size, err := x.answer()
 	if err != nil {
 		return nil, err
 	}
+	answered := Step{What: StepAnswer, Answer: answer.Type(), Bytes: size}
 	switch m := answer.(type) {
 	case *wire.Result:
 		if err := r.Check(m.Binding); err != nil {
 			return nil, err
 		}
+		x.record.note(answered)
 		return m, nil
 	case *wire.Fail:
 		if err := r.Check(m.Binding); err != nil {
 			return nil, err
 		}
+		x.record.note(answered)
 		return nil, &HandlerError{m.Fault}
 	}
 	return nil, outOfOrder("a " + answer.Type() + " in answer to a request")
@@ -110,32 +118,37 @@ func (x *exchange) dispatch(r *wire.Request) (*wire.Result, error) {
 
 func outOfOrder(detail string) error { return &wire.Violation{Name: wire.BadOrder, Detail: detail} }
 
-// answer reads one frame.
-func (x *exchange) answer() (wire.Message, error) {
+// answer reads one frame, and tells its size.
+func (x *exchange) answer() (wire.Message, int, error) {
 	body, err := wire.ReadFrame(x.pipe, x.caps)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return wire.Decode(body, wire.Worker, x.caps)
+	x.record.heard = keep(x.record.heard, wire.Header(body))
+	m, err := wire.Decode(body, wire.Worker, x.caps)
+	return m, len(body), err
 }
 
 // judgement is what the session knows when an exchange has gone wrong.
 type judgement struct {
 	expired error         // why the dispatch's context ended, nil if it did not
-	closed  bool          // the session is being closed
+	closed  bool          // the pool is being closed
 	took    time.Duration // since the dispatch began
 	dead    bool          // the worker has ended, or did within a moment
 	status  tree.Status
 	late    bool // it ended because its deadline came
+	over    *LimitError
 }
 
-// judge orders the blame (first that applies): closed by us; deadline or cancel; complete but illegal bytes; cut short by
-// death; cut short by a worker that lives.
+// judge orders the blame (first that applies): closed by us; over a limit; deadline or cancel; complete but illegal bytes; cut
+// short by death; cut short by a worker that lives.
 func judge(err error, j judgement) error {
 	var v *wire.Violation
 	switch {
 	case j.closed:
 		return ErrClosed
+	case j.over != nil:
+		return j.over
 	case j.expired != nil && j.late:
 		return &DeadlineError{After: j.took}
 	case j.expired != nil:

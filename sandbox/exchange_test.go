@@ -221,7 +221,7 @@ func TestJudge(t *testing.T) {
 		want  string
 		blame Fault
 	}{
-		"closed by us goes first":          {illegal, judgement{closed: true, expired: context.DeadlineExceeded, late: true, dead: true}, "session is closed", Nobody},
+		"closed by us goes first":          {illegal, judgement{closed: true, expired: context.DeadlineExceeded, late: true, dead: true}, "pool is closed", Nobody},
 		"then the deadline":                {illegal, late, "no answer by the deadline, after 1s", Worker},
 		"then a cancel":                    {illegal, judgement{expired: context.Canceled, dead: true}, "context canceled", Nobody},
 		"then illegal bytes":               {illegal, judgement{dead: true}, "protocol violation: id", Worker},
@@ -247,7 +247,7 @@ func TestJudge(t *testing.T) {
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []Line
-		o := newOutput("s", func(l Line) { got = append(got, l) })
+		o := newOutput(&Spec{Name: "s", Observer: Observer{Output: func(l Line) { got = append(got, l) }}}, nil)
 		print := func(n int) {
 			for range n {
 				o.line("stdout", 1, []byte("x"))

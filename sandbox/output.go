@@ -36,6 +36,9 @@ type output struct {
 	reading sync.Mutex // held over a read from a pipe and its note of the message
 	message int64      // what the worker was given last
 	taken   [2]int     // bytes read of each stream
+	printed int64      // bytes since begin
+	most    int64      // that many; not above 0 if there is no limit
+	over    func(*LimitError)
 
 	mu      sync.Mutex
 	tokens  float64
@@ -44,8 +47,10 @@ type output struct {
 	last    [][]byte
 }
 
-func newOutput(session string, observer func(Line)) *output {
-	o := &output{session: session, tokens: lineBurst, told: make(chan struct{})}
+// newOutput makes one that calls over each time that more comes than the spec's limit; it must not block.
+func newOutput(spec *Spec, over func(*LimitError)) *output {
+	o := &output{session: spec.Name, most: spec.Limits.Output, over: over, tokens: lineBurst, told: make(chan struct{})}
+	observer := spec.Observer.Output
 	if observer == nil {
 		close(o.told)
 		return o
@@ -86,7 +91,7 @@ func (o *output) begin(message int64) {
 	if confine.Unread(o.streams) {
 		o.catchUp()
 	}
-	o.message = message
+	o.message, o.printed = message, 0
 }
 
 // catchUp waits until the readers have taken what lies in the pipes now. A worker that prints without end is not waited for.
@@ -143,6 +148,9 @@ func (o *output) read(stream int, r *os.File) {
 		n, err := confine.ReadPrinted(r, b, &o.reading, func(n int) {
 			message = o.message
 			o.taken[stream] += n
+			if o.printed += int64(n); o.most > 0 && o.printed > o.most {
+				o.over(&LimitError{Limit: LimitOutput, Most: o.most, Used: o.printed})
+			}
 		})
 		l.take(message, b[:n])
 		if err != nil {

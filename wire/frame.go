@@ -89,6 +89,9 @@ type Frame struct {
 // Len is the number of bytes that WriteTo writes.
 func (f *Frame) Len() int { return f.size }
 
+// Header is the frame's header. It is not to be changed.
+func (f *Frame) Header() []byte { return f.head[2*lengthSize:] }
+
 // WriteTo writes the frame. Up to 64 KiB go out in one Write, so that an ordinary message costs one system call.
 func (f *Frame) WriteTo(w io.Writer) (int64, error) {
 	if f.size <= firstRead {
@@ -140,6 +143,16 @@ func newFrame(head []byte, segments [][]byte, caps Caps) (*Frame, error) {
 	binary.BigEndian.PutUint32(head, uint32(size))
 	binary.BigEndian.PutUint32(head[lengthSize:], uint32(header))
 	return &Frame{head: head, segments: segments, size: lengthSize + size}, nil
+}
+
+// Header is the header of a frame's body, or as much as there is of it; it points into body. It is for showing a frame that
+// Decode may refuse.
+func Header(body []byte) []byte {
+	if len(body) < lengthSize {
+		return nil
+	}
+	rest := body[lengthSize:]
+	return rest[:min(int64(binary.BigEndian.Uint32(body)), int64(len(rest)))]
 }
 
 // split takes a frame's body apart. The slices that it returns point into body.

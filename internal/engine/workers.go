@@ -247,7 +247,7 @@ func (b *building) python(ctx context.Context) ([]string, error) {
 type runner struct {
 	what     string
 	place    []string // in the configuration
-	session  *sandbox.Session
+	session  *sandbox.Pool
 	phase    wire.Phase
 	name     string
 	deadline time.Duration

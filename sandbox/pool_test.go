@@ -27,9 +27,9 @@ func program() string {
 	return path
 }
 
-// stand is a session under test, with what it told and what was seen from outside.
+// stand is a pool under test, with what it told and what was seen from outside.
 type stand struct {
-	*Session
+	*Pool
 	t     *testing.T
 	token string
 	out   *outside
@@ -42,9 +42,9 @@ type stand struct {
 
 var tokens atomic.Int64
 
-// session makes a session whose workers are the named victim. It is closed at the end of the test, which fails if a process
+// pool makes a pool whose workers are the named victim. It is closed at the end of the test, which fails if a process
 // of it is still there then.
-func session(t *testing.T, victim string, change ...func(*Spec)) *stand {
+func pool(t *testing.T, victim string, change ...func(*Spec)) *stand {
 	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("missing: /proc, to look at the victims from outside")
@@ -64,7 +64,7 @@ func session(t *testing.T, victim string, change ...func(*Spec)) *stand {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Session, b.out = s, watchOutside(t, b.token)
+	b.Pool, b.out = s, watchOutside(t, b.token)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -80,6 +80,13 @@ func session(t *testing.T, victim string, change ...func(*Spec)) *stand {
 }
 
 func onRung(rung string) func(*Spec) { return func(s *Spec) { s.Rung = rung } }
+
+// exited waits until the workers have ended that there are.
+func (b *stand) exited() {
+	for _, s := range b.living() {
+		<-s.worker.Exited()
+	}
+}
 
 // gone fails the test if one of the processes lives, or one that was never noted.
 func (b *stand) gone(list []process) {
@@ -193,7 +200,7 @@ func TestMisbehaviour(t *testing.T) {
 	} {
 		t.Run(c.victim+" "+c.before+" "+c.name, func(t *testing.T) {
 			t.Parallel()
-			b := session(t, c.victim)
+			b := pool(t, c.victim)
 			if c.before != "" {
 				if _, err := b.dispatch(c.before, 1, "", long); err != nil {
 					t.Fatal(err)
@@ -235,7 +242,7 @@ func TestMisbehaviour(t *testing.T) {
 // TestRungs runs the worst of them on every rung.
 func TestRungs(t *testing.T) {
 	rungs(t, func(t *testing.T, rung string) {
-		b := session(t, "good", onRung(rung))
+		b := pool(t, "good", onRung(rung))
 		for message := int64(1); message <= 9; message += 3 {
 			b.fine(message)
 			name := []string{"fork-hang", "stop", "fork-exit"}[message/3]
@@ -264,10 +271,10 @@ func TestDirtBetweenDispatches(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := session(t, "raw")
+			b := pool(t, "raw")
 			pid := b.pid(name, 1)
 			if name == "answer and exit" {
-				<-b.life.tree.Exited() // a moment earlier, the next message pays: nobody can know that it was not read
+				b.exited() // a moment earlier, the next message pays: nobody can know that it was not read
 			}
 			before := b.out.all()
 			b.fine(2)
@@ -293,10 +300,10 @@ func (b *stand) pid(name string, message int64) string {
 // TestLeftBetweenDispatches: a worker that exits by itself takes its grandchildren with it, though nobody calls.
 func TestLeftBetweenDispatches(t *testing.T) {
 	rungs(t, func(t *testing.T, rung string) {
-		b := session(t, "raw", onRung(rung))
+		b := pool(t, "raw", onRung(rung))
 		b.pid("leave", 1)
 		eventually(t, "the grandchild's end", func() bool { return len(victims(b.token)) == 0 })
-		<-b.life.tree.Exited() // a process in the middle of its end has lost its name in /proc, and still holds the wire
+		b.exited() // a process in the middle of its end has lost its name in /proc, and still holds the wire
 		b.fine(2)
 		if cuts, _ := b.told(); len(cuts) != 1 || cuts[0].Why != nil || cuts[0].Report.Cause != "exit" {
 			t.Errorf("told of %+v", cuts)
@@ -307,7 +314,7 @@ func TestLeftBetweenDispatches(t *testing.T) {
 // TestFlood: an idle worker that floods the wire fills its pipe, and no memory of ours. Red when something reads between
 // dispatches: the heap grows by what was written.
 func TestFlood(t *testing.T) {
-	b := session(t, "raw")
+	b := pool(t, "raw")
 	before := heap()
 	b.pid("flood", 1)
 	flooder := victims(b.token)
@@ -333,7 +340,7 @@ func heap() int64 {
 }
 
 // TestBoot: a worker that does not become ready costs no message, and leaves nothing. Red without the check of the offers in
-// life.boot ("boot lacks").
+// session.boot ("boot lacks").
 func TestBoot(t *testing.T) {
 	for name, want := range map[string]func(error) bool{
 		"boot crash":    as(func(e *CrashError) bool { return e.Status.Code == 7 }),
@@ -347,7 +354,7 @@ func TestBoot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := session(t, name, func(s *Spec) {
+			b := pool(t, name, func(s *Spec) {
 				s.FrameCap = 1 << 20
 				switch name {
 				case "boot for ever":
@@ -375,14 +382,14 @@ func TestBoot(t *testing.T) {
 		})
 	}
 	t.Run("no program", func(t *testing.T) {
-		b := session(t, "good", func(s *Spec) { s.Command = []string{"/nonexistent/program"} })
+		b := pool(t, "good", func(s *Spec) { s.Command = []string{"/nonexistent/program"} })
 		_, err := b.dispatch("echo", 1, "", long)
 		if !as(func(e *os.PathError) bool { return errors.Is(e, os.ErrNotExist) })(err) || Blame(err) != Nobody {
 			t.Errorf("got %T %v", err, err)
 		}
 	})
 	t.Run("no such rung", func(t *testing.T) {
-		b := session(t, "good", onRung("none"))
+		b := pool(t, "good", onRung("none"))
 		if _, err := b.dispatch("echo", 1, "", long); !as(func(*tree.LevelError) bool { return true })(err) {
 			t.Errorf("got %T %v", err, err)
 		}
@@ -391,7 +398,7 @@ func TestBoot(t *testing.T) {
 
 // TestReuse: nothing runs before it is needed; one worker serves one dispatch after the other.
 func TestReuse(t *testing.T) {
-	b := session(t, "good")
+	b := pool(t, "good")
 	if list := victims(b.token); len(list) > 0 {
 		t.Fatalf("New has started %v", list)
 	}
@@ -423,7 +430,7 @@ func TestReuse(t *testing.T) {
 
 // TestFrameCap: what does not fit is the message's fault, and the worker lives on.
 func TestFrameCap(t *testing.T) {
-	b := session(t, "good", func(s *Spec) { s.FrameCap = 1 << 20 })
+	b := pool(t, "good", func(s *Spec) { s.FrameCap = 1 << 20 })
 	pid := b.fine(1)
 	_, err := b.dispatch("echo", 2, strings.Repeat("x", 1<<20), long)
 	if !as(func(e *TooLargeError) bool { return true })(err) || Blame(err) != Message {
@@ -440,7 +447,7 @@ func TestFrameCap(t *testing.T) {
 
 // TestLarge: a frame that no pipe holds goes through both ways.
 func TestLarge(t *testing.T) {
-	b := session(t, "good")
+	b := pool(t, "good")
 	body := strings.Repeat("0123456789abcdef", 1<<19)
 	r, err := b.dispatch("echo", 1, body, 10*time.Second)
 	if err != nil || string(r.Sends[0].Body) != body {
@@ -450,7 +457,7 @@ func TestLarge(t *testing.T) {
 
 // TestCancel: the cause is returned, the worker is cut, and nobody is to blame.
 func TestCancel(t *testing.T) {
-	b := session(t, "good")
+	b := pool(t, "good")
 	b.fine(1)
 	ctx, cancel := context.WithTimeout(context.Background(), long)
 	defer cancel()
@@ -474,7 +481,7 @@ func TestCancel(t *testing.T) {
 // TestRefused: what is wrong in itself is refused before anything is sent. Red without utf8.ValidString (the worker's answer
 // names another function: a violation) and without filepath.IsAbs.
 func TestRefused(t *testing.T) {
-	b := session(t, "good")
+	b := pool(t, "good")
 	pid := b.fine(1)
 	if _, err := b.Dispatch(context.Background(), Request{Phase: wire.PhaseHandle, Name: "echo", Message: 1}); err == nil {
 		t.Error("without a deadline: no error")
@@ -508,9 +515,9 @@ func TestRefused(t *testing.T) {
 }
 
 // TestLeftover: while the worker before is not proved gone there is no new one, and the next dispatch tries again. Red without
-// the wait in Session.proved (a new one is started), and without its call of again (it holds for ever).
+// the wait in seat.proved (a new one is started), and without its call of again (it holds for ever).
 func TestLeftover(t *testing.T) {
-	b := session(t, "good", func(s *Spec) { s.KillTimeout = time.Nanosecond })
+	b := pool(t, "good", func(s *Spec) { s.KillTimeout = time.Nanosecond })
 	b.fine(1)
 	if _, err := b.dispatch("fork-hang", 2, "", time.Second); Blame(err) != Worker {
 		t.Fatal(err)
@@ -534,7 +541,7 @@ func TestLeftover(t *testing.T) {
 // TestShimGuarded: a worker of the same user cannot kill the shim above it. Red with GuardShim left out of the subreaper's
 // rung.
 func TestShimGuarded(t *testing.T) {
-	b := session(t, "good", onRung("subreaper"))
+	b := pool(t, "good", onRung("subreaper"))
 	b.fine(1)
 	probe, err := tree.Start(t.Context(), tree.Spec{Path: "/bin/true", Rung: "subreaper", NoNewPrivileges: true})
 	if err != nil {
@@ -553,10 +560,10 @@ func TestShimGuarded(t *testing.T) {
 	b.fine(3)
 }
 
-// TestEscape: somebody outside can kill a shim that only tracks. Nothing proves its tree gone after that, so the session
-// holds: no second worker beside it, ever. Red without the wait in Session.proved.
+// TestEscape: somebody outside can kill a shim that only tracks. Nothing proves its tree gone after that, so the pool
+// holds: no second worker beside it, ever. Red without the wait in seat.proved.
 func TestEscape(t *testing.T) {
-	b := session(t, "good", onRung("subreaper"))
+	b := pool(t, "good", onRung("subreaper"))
 	b.fine(1)
 	escapee := victims(b.token)[0]
 	members, err := b.Members()
@@ -587,20 +594,20 @@ func TestEscape(t *testing.T) {
 	}
 	eventually(t, "the escapee's end", func() bool { return !escapee.alive() })
 	os.RemoveAll(b.life0())
-	b.Session, err = New(Spec{Command: []string{"/x"}}) // for the end of the test
+	b.Pool, err = New(Spec{Command: []string{"/x"}}) // for the end of the test
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (b *stand) life0() string { return b.cutting.life.scratch.Path }
+func (b *stand) life0() string { return b.seats[0].cutting.session.worker.folder() }
 
 // TestWorld: a worker sees an allow-list of the environment, and a scratch folder of its own that is gone with it. Red when
 // confine.Environment takes every name, or a name twice; and, but for root, without the opening of folders in confine.Remove.
 func TestWorld(t *testing.T) {
 	t.Setenv("COPPICE_TEST_SECRET", "hunter2")
 	t.Setenv("LANG", "C.UTF-8")
-	b := session(t, "good", func(s *Spec) { s.Env = []string{"TOOL=1", "LANG=de_CH.UTF-8"} })
+	b := pool(t, "good", func(s *Spec) { s.Env = []string{"TOOL=1", "LANG=de_CH.UTF-8"} })
 	r, err := b.dispatch("world", 1, "", long)
 	if err != nil {
 		t.Fatal(err)
@@ -627,12 +634,12 @@ func TestWorld(t *testing.T) {
 	}
 }
 
-// TestClose: every way to close ends in time, and nothing is left. What is left is looked for by session.
+// TestClose: every way to close ends in time, and nothing is left. What is left is looked for by pool.
 func TestClose(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	t.Run("never started", func(t *testing.T) {
-		b := session(t, "good")
+		b := pool(t, "good")
 		if err := b.Close(ended); err != nil {
 			t.Error(err)
 		}
@@ -644,7 +651,7 @@ func TestClose(t *testing.T) {
 		}
 	})
 	t.Run("idle", func(t *testing.T) {
-		b := session(t, "good")
+		b := pool(t, "good")
 		b.fine(1)
 		for range 2 {
 			if err := b.Close(context.Background()); err != nil {
@@ -657,7 +664,7 @@ func TestClose(t *testing.T) {
 		}
 	})
 	t.Run("stopped", func(t *testing.T) {
-		b := session(t, "raw")
+		b := pool(t, "raw")
 		b.pid("read nothing more", 1)
 		began := time.Now()
 		if err := b.Close(context.Background()); err != nil || time.Since(began) > 2*time.Second {
@@ -665,7 +672,7 @@ func TestClose(t *testing.T) {
 		}
 	})
 	t.Run("context ended", func(t *testing.T) {
-		b := session(t, "good")
+		b := pool(t, "good")
 		b.fine(1)
 		if err := b.Close(ended); err != nil && !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -673,7 +680,7 @@ func TestClose(t *testing.T) {
 	})
 	for _, victim := range []string{"good", "boot for ever"} {
 		t.Run("under a dispatch to "+victim, func(t *testing.T) {
-			b := session(t, victim)
+			b := pool(t, victim)
 			got := make(chan error, 1)
 			go func() {
 				_, err := b.dispatch("sleep", 1, "", 10*time.Second)
@@ -703,7 +710,7 @@ func TestClose(t *testing.T) {
 
 // TestMany: dispatches, boots, looks and a close from many goroutines, for the race detector.
 func TestMany(t *testing.T) {
-	b := session(t, "good")
+	b := pool(t, "good")
 	var all sync.WaitGroup
 	var fine atomic.Int64
 	for i := range 8 {
@@ -734,14 +741,14 @@ func TestMany(t *testing.T) {
 
 // TestWaiting: a dispatch that waits for the one before gives up at its own deadline, and costs that one nothing.
 func TestWaiting(t *testing.T) {
-	b := session(t, "good")
+	b := pool(t, "good")
 	b.fine(1)
 	first := make(chan error, 1)
 	go func() {
 		_, err := b.dispatch("sleep", 2, "", time.Second)
 		first <- err
 	}()
-	eventually(t, "the first to have the slot", func() bool { return len(b.slot) == 1 })
+	eventually(t, "the first to have the seat", func() bool { return len(b.turn) == 1 })
 	if _, err := b.dispatch("echo", 3, "", 100*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || Blame(err) != Nobody {
 		t.Errorf("the second: %v", err)
 	}
@@ -752,7 +759,7 @@ func TestWaiting(t *testing.T) {
 
 // TestPrinted: what a worker prints is kept, under the message that it had.
 func TestPrinted(t *testing.T) {
-	b := session(t, "good")
+	b := pool(t, "good")
 	if _, err := b.dispatch("both", 7, "", long); err != nil {
 		t.Fatal(err)
 	}
@@ -788,7 +795,7 @@ func TestPrinted(t *testing.T) {
 // without catchUp (lines come under the message after theirs), without the end of a begun line in lines.take (two messages'
 // texts make one line), and, with the race detector, without the lock in confine.ReadPrinted.
 func TestAttribution(t *testing.T) {
-	b := session(t, "good")
+	b := pool(t, "good")
 	const messages = 300
 	for message := int64(1); message <= messages; message++ {
 		if _, err := b.dispatch("print", message, strconv.FormatInt(message, 10), long); err != nil {
@@ -810,7 +817,7 @@ func TestAttribution(t *testing.T) {
 // TestPour: 64 MiB on stderr neither block the worker nor fill our memory; what is left out is counted. Red
 // without the rate in output.line.
 func TestPour(t *testing.T) {
-	b := session(t, "good")
+	b := pool(t, "good")
 	b.fine(1)
 	before := heap()
 	if _, err := b.dispatch("pour", 2, "", 15*time.Second); err != nil {
@@ -838,7 +845,7 @@ func TestPour(t *testing.T) {
 func TestSlowObserver(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
-	b := session(t, "good", func(s *Spec) { s.Observer.Output = func(Line) { <-release } })
+	b := pool(t, "good", func(s *Spec) { s.Observer.Output = func(Line) { <-release } })
 	began := time.Now()
 	for message := int64(1); message < 4; message++ {
 		if _, err := b.dispatch("print", message, strings.Repeat("line\n", 50000), long); err != nil {
@@ -855,7 +862,7 @@ func TestSlowObserver(t *testing.T) {
 
 // TestLateAnswer: the answer to a request that has run out of time can never meet the next one.
 func TestLateAnswer(t *testing.T) {
-	b := session(t, "raw")
+	b := pool(t, "raw")
 	for message := int64(1); message < 6; message += 2 {
 		if _, err := b.dispatch("late", message, "late", 590*time.Millisecond); err != nil && !deadline()(err) {
 			t.Fatal(err)
@@ -874,7 +881,7 @@ func TestBlameOfNothing(t *testing.T) {
 // close waits for it. Red without newLife's limit at the worker's exit (the first waits for its deadline), and without
 // output.finish's closing of the streams (close hangs).
 func TestHeldOpen(t *testing.T) {
-	b := session(t, "good", onRung("group"))
+	b := pool(t, "good", onRung("group"))
 	b.fine(1)
 	began := time.Now()
 	_, err := b.dispatch("fork-exit", 2, "", 2*long)
@@ -905,10 +912,10 @@ func TestHeldOpen(t *testing.T) {
 // TestAnswerAtTheDeadline: an answer that is complete when its time ends stands, and its worker, whose wire has been ended,
 // serves no other message. Red without the look at until in usable: message 2 pays.
 func TestAnswerAtTheDeadline(t *testing.T) {
-	b := session(t, "good")
+	b := pool(t, "good")
 	pid := b.fine(1)
 	one := victims(b.token)
-	b.life.limit(time.Now())
+	b.seats[0].session.limit(time.Now())
 	b.fine(2)
 	if one[0].alive() {
 		t.Errorf("worker %s still runs", pid)
