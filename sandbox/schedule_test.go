@@ -23,9 +23,8 @@ import (
 //
 // COPPICE_TEST_SCHEDULES is how many, COPPICE_TEST_SEED the seed of one that failed.
 //
-// Red, each within 3,000 schedules: without Request.Check in exchange.dispatch (an answer reaches another dispatch); without
-// the look at pipe.Pending (the same, by staged answers, where ids are left unchecked; alone it is TestBeforeTheFirstByte's);
-// without seat.proved (a worker is begun too early); without context.AfterFunc in session.bounded (a deadline is missed).
+// Red without Request.Check in exchange.dispatch (an answer reaches another dispatch), without the wait in seat.proved (a worker
+// is begun too early), and without the stop at the end of ctx in session.bounded (it never ends).
 func TestSchedules(t *testing.T) {
 	count, seed := 3000, rand.Uint64()
 	if s := os.Getenv("COPPICE_TEST_SCHEDULES"); s != "" {
