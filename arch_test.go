@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"tree", "internal/confine", "internal/victim/observer"},
 	{"internal/cgroup"},
 	{"internal/shim"},
-	{"worker", "sdk/python"},
+	{"worker", "sdk/python", "sdk/node"},
 	{"internal/victim"},
 	{"internal/message", "internal/hl7", "internal/synth", "internal/tty"},
 	{"wire"},

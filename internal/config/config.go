@@ -37,6 +37,7 @@ type Sandbox struct {
 	Mode         string        // "subprocess"
 	Level        string        // the least containment that will do: "atomic", "tracked", "group" or "direct"; empty: the best there is
 	Python       string        // the interpreter of Python workers: a name to look up on PATH, or an absolute path
+	Node         string        // the same for Node workers
 	StartTimeout time.Duration // from start to ready, of one worker
 }
 
@@ -70,7 +71,7 @@ type FileIn struct {
 
 // Ref names a function that a worker offers. Either File or Command is set.
 type Ref struct {
-	File    string   // a Python file, relative to Dir, with slashes; it exists
+	File    string   // a Python or JavaScript file, relative to Dir, with slashes; it exists
 	Name    string   // what the worker calls it
 	Command []string // a program that speaks the worker protocol; Command[0] is absolute or without a folder (PATH)
 }

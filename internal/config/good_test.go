@@ -39,7 +39,7 @@ func equal(t *testing.T, got *Config, want Config) {
 }
 
 func defaultSandbox() Sandbox {
-	return Sandbox{Mode: "subprocess", Python: "python3", StartTimeout: 10 * time.Second}
+	return Sandbox{Mode: "subprocess", Python: "python3", Node: "node", StartTimeout: 10 * time.Second}
 }
 
 func defaultRetry() Retry {
@@ -94,6 +94,7 @@ store.path = "data/q.db"
 mode = "subprocess"
 level = "group"
 python = "venv/bin/python"
+node = "node/bin/node"
 start_timeout = "1m30s"
 [inbound.files.file]
 dir = "in"
@@ -126,7 +127,7 @@ retry = { first = "2s", max = "1d", rejected = 9, then = "dead_letter" }
 	equal(t, cfg, Config{
 		File: cfg.File, Dir: cfg.Dir, Version: 1,
 		Store:   Store{Path: at("data/q.db")},
-		Sandbox: Sandbox{Mode: "subprocess", Level: "group", Python: at("venv/bin/python"), StartTimeout: 90 * time.Second},
+		Sandbox: Sandbox{Mode: "subprocess", Level: "group", Python: at("venv/bin/python"), Node: at("node/bin/node"), StartTimeout: 90 * time.Second},
 		Inbounds: []Inbound{
 			{
 				Name: "files", Handlers: []string{"one", "two"},

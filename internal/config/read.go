@@ -38,6 +38,7 @@ func readSandbox(t table) Sandbox {
 		Mode:         t.choice("mode"),
 		Level:        t.choice("level"),
 		Python:       t.interpreter("python"),
+		Node:         t.interpreter("node"),
 		StartTimeout: t.duration("start_timeout"),
 	}
 }

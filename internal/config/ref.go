@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-const refHint = `write a Python file of this folder and a function in it, such as "adt.py:admit"`
+const refHint = `write a Python or JavaScript file of this folder and a function in it, such as "adt.py:admit" or "adt.mjs:admit"`
 
 // ref reads a reference to a function: "adt.py:admit", or, where the schema has such keys, a table with a command.
 func (t table) ref(name string) *Ref {
@@ -29,11 +29,11 @@ func (t table) ref(name string) *Ref {
 	case !ok:
 		t.report(n.at, name, refHint, "%s: %s is not file:name", name, shown)
 	case !identifier(function):
-		t.report(n.at, name, refHint, "%s: what follows the colon in %s is not a Python name", name, shown)
+		t.report(n.at, name, refHint, "%s: what follows the colon in %s is not a function's name", name, shown)
 	case !filepath.IsLocal(filepath.FromSlash(file)) || strings.ContainsRune(file, 0):
 		t.report(n.at, name, "give the path from the folder of this file, without ..", "%s: the file of %s is not in this folder", name, shown)
-	case path.Ext(file) != ".py":
-		t.report(n.at, name, "for another language, use command", "%s: the file of %s is not a Python file (.py)", name, shown)
+	case !slices.Contains([]string{".py", ".mjs", ".js"}, path.Ext(file)):
+		t.report(n.at, name, "for another language, use command", "%s: the file of %s is neither Python (.py) nor JavaScript (.mjs, .js)", name, shown)
 	default:
 		t.exists(n, name, file)
 	}
@@ -67,7 +67,7 @@ func (t table) exists(n *node, name, file string) {
 	}
 }
 
-// identifier says whether Python could take s as a name.
+// identifier says whether Python and JavaScript could take s as a name; names with $ are not worth a rule of their own.
 func identifier(s string) bool {
 	for i, c := range s {
 		switch {

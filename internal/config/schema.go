@@ -119,6 +119,8 @@ func sandboxKeys() []key {
 		}, doc: "The least containment that will do; left out, the best that the host has."},
 		{path: "sandbox.python", form: formString, field: "Sandbox.Python", def: "python3",
 			doc: "The interpreter of Python workers: a name to look up on PATH, or a path."},
+		{path: "sandbox.node", form: formString, field: "Sandbox.Node", def: "node",
+			doc: "The interpreter of JavaScript workers: a name to look up on PATH, or a path."},
 		{path: "sandbox.start_timeout", form: formDuration, field: "Sandbox.StartTimeout", def: "10s", min: 10 * millisecond, max: 10 * minute,
 			doc: "How long a worker may take from start to ready."},
 	}
@@ -170,7 +172,7 @@ func inboundKeys() []key {
 
 func handlerKeys() []key {
 	return []key{
-		{path: "handler.*.run", form: formRef, field: "Handlers.Run", group: groupCode, doc: "A function in a Python file."},
+		{path: "handler.*.run", form: formRef, field: "Handlers.Run", group: groupCode, doc: "A function in a Python file, or a JavaScript file."},
 		{path: "handler.*.command", form: formStrings, field: "Handlers.Command", group: groupCode,
 			doc: "A worker written with the Go SDK, with its arguments; it offers the handler under the table's name."},
 		{path: "handler.*.protocol", form: formChoice, field: "Handlers.Protocol", def: "wire", choices: []choice{

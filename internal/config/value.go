@@ -88,7 +88,7 @@ func (r *reader) program(text string) string {
 }
 
 func (t table) interpreter(name string) string {
-	n := t.value(name, aString, `"python3"`)
+	n := t.value(name, aString, `"`+t.spec(name).def+`"`)
 	if n == nil {
 		return t.spec(name).def
 	}

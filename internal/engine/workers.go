@@ -1,24 +1,19 @@
 package engine
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	"coppice.dev/coppice/internal/config"
-	"coppice.dev/coppice/internal/confine"
 	"coppice.dev/coppice/internal/pipeline"
 	"coppice.dev/coppice/sandbox"
-	"coppice.dev/coppice/sdk/python"
 	"coppice.dev/coppice/tree"
 	"coppice.dev/coppice/wire"
 )
@@ -43,11 +38,11 @@ type workerOptions struct {
 	observer sandbox.Observer
 }
 
-// newWorkers makes the sessions; it starts no worker. It finds the programs that workers are, and writes the Python SDK if
-// one of them needs it.
+// newWorkers makes the sessions; it starts no worker. It finds the programs that workers are, and writes the SDK of
+// each language that one of them needs.
 func newWorkers(ctx context.Context, cfg *config.Config, code Snapshot, o workerOptions) (*workers, error) {
 	w := &workers{handlers: map[string]*runner{}, routers: map[string]*runner{}}
-	b := &building{cfg: cfg, code: code, o: o}
+	b := &building{cfg: cfg, code: code, o: o, found: map[string][]string{}}
 	var errs config.Errors
 	add := func(to map[string]*runner, key string, place []string, ref config.Ref, r *runner, settings map[string]any) error {
 		spec, err := b.spec(ctx, place, ref, r, settings)
@@ -110,18 +105,14 @@ func (w *workers) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// building makes sessions' specs, and finds the interpreter once.
+// building makes sessions' specs, and finds each interpreter once.
 type building struct {
 	cfg  *config.Config
 	code Snapshot
 	o    workerOptions
 
-	interpreter []string // with its arguments up to the SDK's program
-	looked      bool
+	found map[string][]string // by language; nil for one whose lack has been reported
 }
-
-// errTold is the error of an interpreter whose lack has been reported.
-var errTold = errors.New("there is no interpreter")
 
 func (b *building) spec(ctx context.Context, place []string, ref config.Ref, r *runner, settings map[string]any) (sandbox.Spec, error) {
 	spec := sandbox.Spec{
@@ -138,11 +129,11 @@ func (b *building) spec(ctx context.Context, place []string, ref config.Ref, r *
 		}
 	}
 	if ref.File != "" {
-		python, err := b.python(ctx)
+		command, err := b.interpreter(ctx, languageOf(ref.File))
 		if err != nil {
 			return spec, err
 		}
-		spec.Command = python
+		spec.Command = command
 		spec.File = filepath.Join(b.code.Dir, filepath.FromSlash(ref.File))
 		return spec, nil
 	}
@@ -190,57 +181,6 @@ func (b *building) program(name string) (string, error) {
 		return filepath.Join(b.code.Dir, rel), nil
 	}
 	return path, nil
-}
-
-// pythonQuestion makes an interpreter tell its real path and its version: the name on the PATH may be a version manager's
-// script, which costs each start 100 ms more.
-const pythonQuestion = `import sys; print(sys.executable); print("%d.%d" % sys.version_info[:2]); print(sys.version_info >= (3, 9))`
-
-func (b *building) python(ctx context.Context) ([]string, error) {
-	if b.interpreter != nil {
-		return b.interpreter, nil
-	}
-	if b.looked {
-		return nil, errTold
-	}
-	b.looked = true
-	place := []string{"sandbox", "python"}
-	name := b.cfg.Sandbox.Python
-	hint := `set python = "/path/to/python3" in [sandbox], or install Python 3.9 or later`
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return nil, b.cfg.Errorf(place, hint, "handlers in Python need an interpreter, and there is no %q", cmp.Or(b.cfg.Written(place...), name))
-	}
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.Sandbox.StartTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "-I", "-B", "-c", pythonQuestion)
-	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
-	lines := strings.Split(strings.ReplaceAll(strings.TrimSpace(string(out)), "\r\n", "\n"), "\n")
-	switch {
-	case err != nil:
-		return nil, b.cfg.Errorf(place, hint, "the interpreter cannot be run: %v", told(b.cfg, place, err))
-	case len(lines) != 3:
-		return nil, b.cfg.Errorf(place, hint, "the program does not answer like a Python interpreter")
-	case lines[2] != "True":
-		return nil, b.cfg.Errorf(place, hint, "the interpreter is Python %s, and handlers need 3.9 or later", lines[1])
-	}
-	// Written anew: a worker of the engine before may have changed it, or put a link in its place.
-	folder := b.o.sdk
-	if confine.Clear(folder) != nil {
-		folder += "-" + rand.Text()
-	}
-	if err := confine.FolderAt(folder); err != nil {
-		return nil, err
-	}
-	sdk, err := python.WriteTo(folder)
-	if err != nil {
-		return nil, err
-	}
-	// -I: neither the environment nor the user's own site folder changes what is imported; -B: no byte code is written
-	// into the snapshot.
-	b.interpreter = []string{lines[0], "-I", "-B", sdk}
-	return b.interpreter, nil
 }
 
 // runner is one function as the pipeline sees it.
