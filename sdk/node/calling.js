@@ -6,7 +6,14 @@ import { Drop, HANDLE, Message, Send } from "./functions.js";
 export const RESULT = "result"; // the type of a fault: the function returned what no result can say
 
 /** The function returned what no result can say; the text tells the user what it may return. */
-class BadResult extends Error {}
+class BadResult extends Error {
+  #ours;
+
+  /** Unlike instanceof, this asks nothing of what was thrown. */
+  static is(thrown) {
+    return Object(thrown) === thrown && #ours in thrown;
+  }
+}
 
 /** The fields of a result, or of a fail. */
 export async function answer(request, f, ctx) {
@@ -16,7 +23,7 @@ export async function answer(request, f, ctx) {
     const value = await settle(f(new Message(request, tags), ctx));
     fields = request.phase === HANDLE ? sends(request.name, value) : handlers(request.name, value);
   } catch (e) {
-    return { type: "fail", error: e instanceof BadResult ? faults.plain(RESULT, e.message) : faults.of(e) };
+    return { type: "fail", error: BadResult.is(e) ? faults.plain(RESULT, e.message) : faults.of(e) };
   }
   return { type: "result", ...fields, ...(tags.size > 0 && { tags: Object.fromEntries(tags) }) };
 }
