@@ -26,7 +26,7 @@ func findNode(t *testing.T) string {
 	if err != nil {
 		t.Skip("missing: node")
 	}
-	out, err := exec.Command(path, "-e", "console.log(process.execPath); process.exit(parseInt(process.versions.node) < 18)").Output()
+	out, err := exec.Command(path, "-e", "console.log(process.execPath); process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)").Output()
 	if err != nil {
 		t.Skipf("missing: node from 18 on: %s: %v", path, err)
 	}
