@@ -138,10 +138,10 @@ type process struct {
 
 func start(t *testing.T, source string) *process {
 	t.Helper()
+	node := findNode(t)
 	if runtime.GOOS == "windows" {
 		t.Skip("missing: descriptors 3 and 4 of a child, which os/exec does not hand over on Windows")
 	}
-	node := findNode(t)
 	dir := t.TempDir()
 	program, err := WriteTo(filepath.Join(dir, "node_modules"))
 	if err != nil {
