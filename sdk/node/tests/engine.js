@@ -35,12 +35,12 @@ export function run(dir, args, env = {}) {
 }
 
 export class Engine {
-  constructor(source, { file = "adt.mjs", neighbours = {} } = {}) {
+  constructor(source, { file = "adt.mjs", neighbours = {}, stdout } = {}) {
     this.dir = folder({ [file]: source, ...neighbours });
     this.file = join(this.dir, file);
     const output = openSync(join(this.dir, "output"), "a");
     this.process = spawn(process.execPath, [join(this.dir, "node_modules/coppice-worker/main.js")], {
-      cwd: this.dir, env: { COPPICE_WIRE: "3,4", PATH: process.env.PATH }, stdio: ["ignore", output, output, "pipe", "pipe"],
+      cwd: this.dir, env: { COPPICE_WIRE: "3,4", PATH: process.env.PATH }, stdio: ["ignore", stdout ?? output, output, "pipe", "pipe"],
     });
     this.ended = new Promise((resolve) => this.process.once("exit", (status, signal) => resolve(signal ?? status)));
     this.to = this.process.stdio[3];

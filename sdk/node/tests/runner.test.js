@@ -141,11 +141,30 @@ describe("ends", { skip: missing }, () => {
     assert.equal(await new Engine("").close(), 0);
   });
 
-  // Red with the write of a stream that printing() has not kept.
   test("a destroyed stdout", async () => {
     const engine = await start();
     assert.deepEqual((await engine.ask("muted")).sends, []);
     assert.equal((await engine.ask("drop it")).drop, "no MRN");
+    assert.equal(await engine.close(), 0);
+  });
+
+  // What is printed into a pipe has left before the answer does, but for what the pipe holds, also by a function that has put
+  // its own in the place of write; and a pipe that nobody reads any more ends no worker. Red with the flush of printing()
+  // emptied, or by process.stdout.write; red without its listener.
+  test("stdout is a pipe", async () => {
+    const engine = new Engine(`import { handler } from "coppice-worker";
+      handler(function much() { process.stdout.write("x".repeat(8 << 20)); process.stdout.write = () => {}; });
+      handler(function more() { delete process.stdout.write; console.log("x"); process.stdout.write("x".repeat(1 << 20)); });
+    `, { stdout: "pipe" });
+    let got = 0;
+    engine.process.stdout.on("data", (b) => (got += b.length));
+    await engine.boot();
+    assert.deepEqual((await engine.ask("much")).sends, []);
+    assert.ok(got > 6 << 20, `${got} bytes when the answer came`);
+    engine.process.stdout.destroy();
+    for (let i = 0; i < 3; i++) {
+      assert.deepEqual((await engine.ask("more")).sends, []);
+    }
     assert.equal(await engine.close(), 0);
   });
 
