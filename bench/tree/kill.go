@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"coppice.dev/coppice/bench/contest"
 	"coppice.dev/coppice/internal/cgroup"
 	"coppice.dev/coppice/internal/shim"
 	"coppice.dev/coppice/internal/victim"
@@ -36,36 +37,36 @@ func kills() error {
 		}
 	}
 	for _, size := range []int{1, 10, 100, 1000} {
-		var all []contestant
+		var all []contest.Entrant
 		if os.Geteuid() == 0 {
-			all = append(all, contestant{"bare pidns", func() (time.Duration, error) { return bareNamespace(size) }})
+			all = append(all, contest.Entrant{Name: "bare pidns", Run: func() (time.Duration, error) { return bareNamespace(size) }})
 			if own, err := cgroup.Own(); err == nil {
-				all = append(all, contestant{"bare cgroup", func() (time.Duration, error) { return bareCgroup(own.Dir, size) }})
+				all = append(all, contest.Entrant{Name: "bare cgroup", Run: func() (time.Duration, error) { return bareCgroup(own.Dir, size) }})
 			}
 		}
 		for _, rung := range rungs {
-			all = append(all, contestant{rung, func() (time.Duration, error) { return ofTree(rung, size) }})
+			all = append(all, contest.Entrant{Name: rung, Run: func() (time.Duration, error) { return ofTree(rung, size) }})
 		}
-		all = append(all, contestant{"/proc walk", func() (time.Duration, error) { return walk(size) }})
+		all = append(all, contest.Entrant{Name: "/proc walk", Run: func() (time.Duration, error) { return walk(size) }})
 		if size <= 100 { // it reads all of /proc once for each process: minutes for a thousand
-			all = append(all, contestant{"gopsutil recursion", func() (time.Duration, error) { return recursion(size) }})
+			all = append(all, contest.Entrant{Name: "gopsutil recursion", Run: func() (time.Duration, error) { return recursion(size) }})
 		}
 		rounds := map[int]int{1: 60, 10: 40, 100: 30, 1000: 9}[size]
-		m, err := contest(rounds, all)
+		m, err := contest.Medians(rounds, all)
 		if err != nil {
 			return err
 		}
 		fmt.Printf("\n%d processes (%d rounds)\n", size, rounds)
 		for _, c := range all {
 			floor := m["bare pidns"]
-			if c.name == "cgroup" || c.name == "bare cgroup" {
+			if c.Name == "cgroup" || c.Name == "bare cgroup" {
 				floor = m["bare cgroup"]
 			}
 			ratio := ""
 			if floor > 0 {
-				ratio = fmt.Sprintf("%5.2fx", float64(m[c.name])/float64(floor))
+				ratio = fmt.Sprintf("%5.2fx", float64(m[c.Name])/float64(floor))
 			}
-			fmt.Printf("  %-20s %9.3f ms  %s\n", c.name, float64(m[c.name].Nanoseconds())/1e6, ratio)
+			fmt.Printf("  %-20s %9.3f ms  %s\n", c.Name, float64(m[c.Name].Nanoseconds())/1e6, ratio)
 		}
 	}
 	return nil

@@ -12,9 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"syscall"
-	"time"
 
 	"coppice.dev/coppice/internal/victim"
 	_ "coppice.dev/coppice/tree/shimhook"
@@ -77,30 +75,4 @@ func asOther(parts []string) error {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	return cmd.Run()
-}
-
-// contestant is one thing that is measured.
-type contestant struct {
-	name string
-	run  func() (time.Duration, error)
-}
-
-// contest runs the rounds, alternating, and returns each one's median.
-func contest(rounds int, all []contestant) (map[string]time.Duration, error) {
-	took := map[string][]time.Duration{}
-	for range rounds {
-		for _, c := range all {
-			d, err := c.run()
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", c.name, err)
-			}
-			took[c.name] = append(took[c.name], d)
-		}
-	}
-	out := map[string]time.Duration{}
-	for name, list := range took {
-		slices.Sort(list)
-		out[name] = list[len(list)/2]
-	}
-	return out, nil
 }

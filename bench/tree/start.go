@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"time"
 
+	"coppice.dev/coppice/bench/contest"
 	"coppice.dev/coppice/tree"
 )
 
@@ -15,28 +16,28 @@ import (
 func starts() error {
 	fmt.Println("\n## Start to the first byte")
 	fmt.Println("\nMedians of /bin/echo; each is ended and proved empty before the next one, outside of the measured time.")
-	var all []contestant
-	all = append(all, contestant{"plain exec", plain})
+	var all []contest.Entrant
+	all = append(all, contest.Entrant{Name: "plain exec", Run: plain})
 	bwrap, err := exec.LookPath("bwrap")
 	if err == nil {
-		all = append(all, contestant{"bubblewrap", func() (time.Duration, error) {
+		all = append(all, contest.Entrant{Name: "bubblewrap", Run: func() (time.Duration, error) {
 			return command(bwrap, "--unshare-pid", "--die-with-parent", "--dev-bind", "/", "/", "/bin/echo", "x")
 		}})
 	}
 	for _, name := range tree.Rungs() {
 		if t, err := tree.Start(context.Background(), tree.Spec{Path: "/bin/true", Rung: name}); err == nil {
 			t.Wait(context.Background())
-			all = append(all, contestant{name, func() (time.Duration, error) { return first(name, "") }})
+			all = append(all, contest.Entrant{Name: name, Run: func() (time.Duration, error) { return first(name, "") }})
 		}
 	}
 	if small := smallShim(); small != "" {
 		defer os.Remove(small)
-		all = append(all, contestant{tree.Rungs()[0] + " small", func() (time.Duration, error) { return first("", small) }})
+		all = append(all, contest.Entrant{Name: tree.Rungs()[0] + " small", Run: func() (time.Duration, error) { return first("", small) }})
 	}
 	var ballast []byte
 	fmt.Printf("\n  %-18s", "engine's heap")
 	for _, c := range all {
-		fmt.Printf("%14s", c.name)
+		fmt.Printf("%14s", c.Name)
 	}
 	fmt.Println()
 	for _, mib := range []int{0, 64, 256, 1024} {
@@ -44,13 +45,13 @@ func starts() error {
 		for i := 0; i < len(ballast); i += 4096 {
 			ballast[i] = 1
 		}
-		m, err := contest(60, all)
+		m, err := contest.Medians(60, all)
 		if err != nil {
 			return err
 		}
 		fmt.Printf("  %-18s", fmt.Sprintf("%d MiB", len(ballast)>>20))
 		for _, c := range all {
-			fmt.Printf("%8.2f ms %.1fx", float64(m[c.name].Nanoseconds())/1e6, float64(m[c.name])/float64(m["plain exec"]))
+			fmt.Printf("%8.2f ms %.1fx", float64(m[c.Name].Nanoseconds())/1e6, float64(m[c.Name])/float64(m["plain exec"]))
 		}
 		fmt.Println()
 	}
