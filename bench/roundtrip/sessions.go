@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"runtime"
@@ -8,11 +9,11 @@ import (
 	"runtime/pprof"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"coppice.dev/coppice/bench/contest"
 	"coppice.dev/coppice/sandbox"
+	"coppice.dev/coppice/wire"
 )
 
 // sessions measures so many sessions at once, each with a message under way all the time, against so many bare pipes.
@@ -186,12 +187,8 @@ func profiled(spec sandbox.Spec, path string, body []byte) error {
 	}
 	pprof.StopCPUProfile()
 	fmt.Printf("%s: %d trips of %d bytes, %s each\n", path, n, len(body), micros(time.Since(began)/time.Duration(n)))
-	members, err := s.Members()
-	if err != nil {
-		return err
-	}
-	for _, m := range members {
-		syscall.Kill(m.Pid, syscall.SIGUSR1)
-	}
-	return nil
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err = s.Dispatch(ctx, sandbox.Request{Phase: wire.PhaseHandle, Name: "end profile", Message: 1})
+	return err
 }

@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"runtime/pprof"
-	"syscall"
 
 	"coppice.dev/coppice/worker"
 )
@@ -26,9 +24,12 @@ func main() {
 	case "once":
 		io.Copy(os.Stdout, os.Stdin)
 	case "worker":
-		profile()
+		end := profile()
 		worker.Main(worker.Handler("echo", func(_ context.Context, m *worker.Message) (worker.Result, error) {
 			return worker.Send("out", m.Body), nil
+		}), worker.Handler("end profile", func(context.Context, *worker.Message) (worker.Result, error) {
+			end()
+			return worker.Nothing, nil
 		}))
 	default:
 		refuse()
@@ -64,12 +65,11 @@ func bare() {
 	}
 }
 
-// profile writes a profile of this worker where the environment says. The worker is asked to end before it is killed,
-// but ends in worker.Main: SIGUSR1 ends the profile before that.
-func profile() {
+// profile writes a profile of this worker where the environment says, and returns what ends it.
+func profile() (end func()) {
 	path := os.Getenv("COPPICE_BENCH_PROFILE")
 	if path == "" {
-		return
+		return func() {}
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -78,11 +78,8 @@ func profile() {
 	if err := pprof.StartCPUProfile(f); err != nil {
 		panic(err)
 	}
-	over := make(chan os.Signal, 1)
-	signal.Notify(over, syscall.SIGUSR1)
-	go func() {
-		<-over
+	return func() {
 		pprof.StopCPUProfile()
 		f.Close()
-	}()
+	}
 }
