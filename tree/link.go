@@ -17,7 +17,15 @@ type Link struct {
 	from, to *os.File // the engine's ends
 	worker   [2]*os.File
 	asked    atomic.Bool // CloseWrite was called
+
+	ahead  []byte // Read's: what it has read and not handed out begins at ahead[taken]
+	taken  int
+	behind atomic.Int64 // bytes that are left there
 }
+
+// readAhead is how much Read takes out of the pipe at once, if there is so much: the length of an ordinary frame and all of
+// the rest come with one system call.
+const readAhead = 4 << 10
 
 // NewLink makes the pipes. The command's ends are handed over by Files and Env, and closed by Started.
 func NewLink() (*Link, error) {
@@ -48,8 +56,28 @@ func (l *Link) Started() {
 	}
 }
 
-// Read reads what the command wrote. io.EOF means that no process holds the other end any more.
-func (l *Link) Read(b []byte) (int, error) { return l.from.Read(b) }
+// Read reads what the command wrote. io.EOF means that no process holds the other end any more. It may take up to 4 KiB
+// more out of the pipe than it returns, which the next Read returns first, whatever the deadline, and Pending knows of.
+func (l *Link) Read(b []byte) (int, error) {
+	if l.behind.Load() == 0 {
+		if len(b) >= readAhead || len(b) == 0 {
+			return l.from.Read(b)
+		}
+		if l.ahead == nil {
+			l.ahead = make([]byte, readAhead)
+		}
+		n, err := l.from.Read(l.ahead)
+		if n <= 0 {
+			return 0, err
+		}
+		l.taken = 0
+		l.behind.Store(int64(n))
+	}
+	n := copy(b, l.ahead[l.taken:l.taken+int(l.behind.Load())])
+	l.taken += n
+	l.behind.Add(int64(-n))
+	return n, nil
+}
 
 // Write writes to the command. It blocks while the pipe is full, until the deadline. What it had written by then it counts
 // on Unix alone.
@@ -77,7 +105,12 @@ const (
 )
 
 // Pending looks, without waiting and without reading, whether the command has written or hung up.
-func (l *Link) Pending() Pending { return l.pending() }
+func (l *Link) Pending() Pending {
+	if l.behind.Load() > 0 {
+		return Bytes
+	}
+	return l.pending()
+}
 
 // CloseWrite closes the direction to the command, which is how a worker is asked to end.
 func (l *Link) CloseWrite() error {

@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -46,6 +47,40 @@ func TestLinkPending(t *testing.T) {
 	want(HungUp)
 	if err := l.Close(); err != nil {
 		t.Errorf("closed again: %v", err)
+	}
+}
+
+// What was taken out of the pipe with what was asked for is not lost, and no look misses it. Red with Pending that looks
+// into the pipe alone: a worker's second answer to one request would pass for the answer to the next.
+func TestLinkReadsAhead(t *testing.T) {
+	l := newLink(t)
+	sent := make([]byte, 3*readAhead)
+	for i := range sent {
+		sent[i] = byte(i / 7)
+	}
+	if _, err := l.Files()[1].Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	l.Started()
+	var got []byte
+	for size := 1; len(got) < len(sent); size *= 2 {
+		b := make([]byte, min(size, 1000, len(sent)-len(got)))
+		if _, err := io.ReadFull(l, b); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, b...)
+		if p := l.Pending(); len(got) < len(sent) && p != Bytes {
+			t.Fatalf("pending %d behind %d of %d bytes", p, len(got), len(sent))
+		}
+	}
+	if !bytes.Equal(got, sent) {
+		t.Error("other bytes came out than went in")
+	}
+	if p := l.Pending(); p != HungUp {
+		t.Errorf("pending %d at the end", p)
+	}
+	if _, err := l.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("read: %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -21,15 +22,20 @@ const (
 	faultResult = "result" // a function returned what no result can say
 )
 
+// readAhead is how much is read at once: the length of an ordinary frame and all of the rest come with one system call.
+// The engine writes nothing behind a request before its answer, so no frame waits there.
+const readAhead = 16 << 10
+
 // faultCap is the most bytes of each text of a fault.
 const faultCap = 64 << 10
 
 // Serve speaks the worker's side of the protocol over any pipe: it answers boot, then one request after the other.
 // It returns nil when r ends between frames, a *wire.Violation when the engine broke the protocol, and otherwise the
 // error of the pipe, or of a boot that asked for a function that is not there. Functions get a context made from ctx;
-// Serve itself ends with r, so close the other end to stop it. It starts no goroutine and closes nothing.
+// Serve itself ends with r, so close the other end to stop it. It may have read a little beyond the last frame. It starts
+// no goroutine and closes nothing.
 func Serve(ctx context.Context, r io.Reader, w io.Writer, functions ...Function) error {
-	s := &server{r: r, w: w, caps: wire.DefaultCaps(), functions: map[wire.Offer]Function{}}
+	s := &server{r: bufio.NewReaderSize(r, readAhead), w: w, caps: wire.DefaultCaps(), functions: map[wire.Offer]Function{}}
 	for more, err := s.boot(functions); more || err != nil; more, err = s.next(ctx) {
 		if err != nil {
 			return err
