@@ -62,7 +62,7 @@ func ReadFrame(r io.Reader, caps Caps) ([]byte, error) {
 		if int64(have) == size {
 			return body, nil
 		}
-		grown := make([]byte, min(size, int64(have)*2))
+		grown := make([]byte, min(size, int64(have)*4)) // by twice, a frame of 1 MiB takes two of memory and copies one
 		copy(grown, body)
 		body = grown
 	}
