@@ -31,6 +31,7 @@ func (b *standbys) get() *session {
 			return s
 		}
 		b.ends = append(b.ends, s.end(s.why(), 0))
+		b.wake(idleLook)
 	}
 	return nil
 }
@@ -136,6 +137,9 @@ func (b *standbys) tend() {
 	p.mu.Lock()
 	b.ready = append(kept, b.ready...)
 	b.ends = append(b.ends, ends...)
+	if len(b.ends) > 0 { // each has the room of a standby until it is proved gone
+		next = min(next, idleLook)
+	}
 	if !p.closed {
 		b.wake(next)
 	}
