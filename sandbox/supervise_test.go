@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,8 @@ type farm struct {
 	cuts   []Cut
 	held   []Held
 	healed int
+
+	programs sync.WaitGroup
 }
 
 // inFakeTime runs a test on a farm. program is what the nth child does, from 1; it has exited when program returns.
@@ -37,16 +40,17 @@ func inFakeTime(t *testing.T, spec Spec, program func(n int64, f *fake), test fu
 		b.Pool = newPool(spec.filled(), func(context.Context, *Spec, func(*LimitError)) (child, error) {
 			f := newFake(time.Millisecond)
 			n := b.starts.Add(1)
-			go func() {
+			b.programs.Go(func() {
 				program(n, f)
 				f.exit(tree.Status{})
-			}()
+			})
 			return f, nil
 		})
 		defer func() {
 			if err := b.Close(context.Background()); err != nil {
 				t.Errorf("close: %v", err)
 			}
+			b.programs.Wait()
 		}()
 		test(b)
 	})
