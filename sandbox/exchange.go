@@ -86,7 +86,7 @@ func (x *exchange) dispatch(r *wire.Request) (*wire.Result, error) {
 	case tree.HungUp:
 		return nil, &dirtyError{io.EOF}
 	}
-	x.record.note(Step{What: StepRequest, Message: r.Message, Phase: string(r.Phase), Name: r.Name, Bytes: frame.Len()})
+	x.record.note(Step{What: StepRequest, Message: r.Message, Attempt: r.Attempt, Phase: string(r.Phase), Name: r.Name, Bytes: frame.Len()})
 	x.record.said = keep(x.record.said, frame.Header())
 	if n, err := frame.WriteTo(x.pipe); err != nil {
 		if n == 0 && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, os.ErrClosed) {

@@ -15,6 +15,7 @@ type Step struct {
 	At      time.Time `json:"at"`
 	What    string    `json:"what"`
 	Message int64     `json:"message,omitempty"` // of a request
+	Attempt int       `json:"attempt,omitempty"`
 	Phase   string    `json:"phase,omitempty"`
 	Name    string    `json:"name,omitempty"`
 	Bytes   int       `json:"bytes,omitempty"`  // of the frame

@@ -14,6 +14,7 @@ import (
 	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/confine"
 	"coppice.dev/coppice/internal/connect"
+	"coppice.dev/coppice/internal/flight"
 	"coppice.dev/coppice/internal/pipeline"
 	"coppice.dev/coppice/internal/store"
 	"coppice.dev/coppice/internal/store/sqlite"
@@ -44,6 +45,7 @@ type Engine struct {
 	inbounds  map[string]connect.Inbound
 	outbounds map[string]connect.Outbound
 	workers   *workers
+	flight    *flight.Recorder
 	close     sync.Once
 	closeErr  error
 }
@@ -86,8 +88,12 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err er
 	if err := dropSnapshots(code); err != nil {
 		o.Log.Warn("old snapshots of the code are not cleared", "err", err)
 	}
+	e.flight, err = flight.Open(FlightFolder(cfg), func(err error) { o.Log.Warn("a cut is not recorded", "err", err) })
+	if err != nil {
+		return nil, err
+	}
 	e.workers, err = newWorkers(ctx, cfg, code, workerOptions{
-		scratch: scratch, sdk: filepath.Join(state, "sdk"), log: o.Log, observer: observe(o)})
+		scratch: scratch, sdk: filepath.Join(state, "sdk"), log: o.Log, observer: observe(o, e.flight)})
 	if err != nil {
 		return nil, err
 	}
@@ -130,6 +136,9 @@ func (e *Engine) orphans(ctx context.Context) error {
 // stateFolder holds what an engine makes for itself beside the store: code, SDK and scratch folders. It has a name of its own,
 // so that nothing of the user's is in the way of it, and nothing of the user's is cleared with it.
 func stateFolder(cfg *config.Config) string { return cfg.Store.Path + ".work" }
+
+// FlightFolder is where the records of a configuration's cut workers are: see package flight.
+func FlightFolder(cfg *config.Config) string { return filepath.Join(stateFolder(cfg), "cuts") }
 
 // Addr is where an inbound listens: an address with its real port, or a folder. Empty for a name that is not there.
 func (e *Engine) Addr(inbound string) string {
@@ -180,6 +189,9 @@ func (e *Engine) Close() error {
 		if e.workers != nil {
 			errs = append(errs, e.workers.close(ctx))
 		}
+		if e.flight != nil {
+			e.flight.Close()
+		}
 		for name, out := range e.outbounds {
 			if err := out.Close(); err != nil {
 				errs = append(errs, fmt.Errorf("close outbound %s: %w", name, err))
@@ -219,8 +231,8 @@ func (e *Engine) pipelineConfig(o Options) pipeline.Config {
 	return c
 }
 
-// observe adds the log to what the caller wants to see of the workers.
-func observe(o Options) sandbox.Observer {
+// observe adds the log, and the records of cuts, to what the caller wants to see of the workers.
+func observe(o Options, records *flight.Recorder) sandbox.Observer {
 	return sandbox.Observer{
 		Started: func(s sandbox.Started) {
 			o.Log.Info("worker ready", "worker", s.Session, "level", s.Level, "rung", s.Facts.Rung, "took", s.Took.Round(time.Millisecond))
@@ -233,6 +245,9 @@ func observe(o Options) sandbox.Observer {
 				"took", c.Report.Took.Round(10 * time.Microsecond)}
 			if c.Message != 0 {
 				attrs = append(attrs, "message", c.Message)
+			}
+			if id := records.Note(c); id != 0 {
+				attrs = append(attrs, "cut", id) // coppice explain tells its story
 			}
 			switch {
 			case c.Err != nil:

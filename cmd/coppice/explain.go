@@ -1,0 +1,387 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"coppice.dev/coppice/internal/engine"
+	"coppice.dev/coppice/internal/flight"
+	"coppice.dev/coppice/sandbox"
+	"coppice.dev/coppice/tree"
+)
+
+func explainCommand(io stdio) *cobra.Command {
+	var dir string
+	var asJSON, list bool
+	var message int64
+	cmd := &cobra.Command{
+		Use:   "explain [CUT-ID]",
+		Short: "Tell why a worker was cut: what it was asked, what came, and its tree as it stood",
+		Long: `Explain tells the story of one worker that was cut, or has ended by itself: the last one, or the one with the number that
+serve's log calls cut. It works while the engine runs, and after.
+
+The engine keeps the last ` + strconv.Itoa(flight.Keep) + ` stories. They may hold what messages hold: the last lines that the worker printed, and headers
+with tags. Workers that cannot boot share one story, as long as the reason is the same.`,
+		Args: takes(0, 1, "one cut's number: `coppice explain --list` lists them"), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	configFlag(cmd, &dir)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; with --list, one cut a line")
+	cmd.Flags().BoolVar(&list, "list", false, "list the cuts, the last one first")
+	cmd.Flags().Int64Var(&message, "message", 0, "the last cut of a worker that had message `ID`; with --list, those alone")
+	return verb(cmd, func(cmd *cobra.Command, args []string) error {
+		id := 0
+		if len(args) == 1 {
+			var err error
+			if id, err = strconv.Atoi(args[0]); err != nil || id < 1 {
+				return usage("%q is no number of a cut: `coppice explain --list` lists them", args[0])
+			}
+		}
+		switch asked := cmd.Flags().Changed("message"); {
+		case asked && message < 1:
+			return usage("--message needs a message's id, from 1")
+		case asked && id != 0, list && id != 0:
+			return usage("a cut's number goes without --list and --message")
+		}
+		cfg, err := loadConfig(io, dir)
+		if err != nil {
+			return err
+		}
+		e := explaining{io: io, dir: engine.FlightFolder(cfg), message: message, asJSON: asJSON}
+		switch {
+		case list:
+			return e.list()
+		case id != 0:
+			return e.one(id)
+		}
+		return e.last()
+	})
+}
+
+type explaining struct {
+	io      stdio
+	dir     string
+	message int64 // if not 0, the one whose cuts are asked for
+	asJSON  bool
+}
+
+// each yields the records that are asked for, the last one first. One that is removed or damaged meanwhile is left out.
+func (e *explaining) each(yield func(flight.Record) bool) error {
+	ids, err := flight.List(e.dir)
+	for i := len(ids) - 1; i >= 0 && err == nil; i-- {
+		r, bad := flight.Read(e.dir, ids[i])
+		switch {
+		case errors.Is(bad, fs.ErrNotExist):
+		case bad != nil:
+			fmt.Fprintf(e.io.err, "coppice explain: %s\n", printableError(bad))
+		case e.message != 0 && r.Message != e.message:
+		case !yield(r):
+			return nil
+		}
+	}
+	return err
+}
+
+func (e *explaining) list() error {
+	rows := [][]string{{"CUT", "WHEN", "WORKER", "MESSAGE", "WHY"}}
+	each := lines(e.io.out)
+	var failed error
+	err := e.each(func(r flight.Record) bool {
+		if e.asJSON {
+			failed = each.Encode(r)
+			return failed == nil
+		}
+		message := ""
+		if r.Message != 0 {
+			message = strconv.FormatInt(r.Message, 10)
+		}
+		rows = append(rows, []string{strconv.Itoa(r.ID), r.At.Local().Format("2006-01-02 15:04:05 -07:00"), r.Worker, message, short(r)})
+		return true
+	})
+	if err = errors.Join(err, failed); err != nil || e.asJSON {
+		return err
+	}
+	if len(rows) == 1 {
+		fmt.Fprintln(e.io.err, "no worker has been cut")
+		return nil
+	}
+	return table(e.io.out, rows)
+}
+
+// short is why a worker was cut, in one cell.
+func short(r flight.Record) string {
+	why := r.Why
+	if r.Kind == "exit" {
+		why = "ended by itself: " + r.Status
+	}
+	if first, _, more := strings.Cut(why, "\n"); more {
+		why = first + " ..."
+	}
+	if r.Times > 1 {
+		why = fmt.Sprintf("%s (%d times)", why, r.Times)
+	}
+	return why
+}
+
+func (e *explaining) last() error {
+	found := false
+	var failed error
+	err := e.each(func(r flight.Record) bool {
+		found = true
+		failed = e.tell(r)
+		return false
+	})
+	switch {
+	case err != nil || failed != nil:
+		return errors.Join(err, failed)
+	case !found && e.message != 0:
+		return fmt.Errorf("no worker that had message %d was cut, or its story is no longer kept", e.message)
+	case !found:
+		return errors.New("no worker has been cut")
+	}
+	return nil
+}
+
+func (e *explaining) one(id int) error {
+	r, err := flight.Read(e.dir, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("there is no cut %d, or it is no longer kept: `coppice explain --list` lists them", id)
+	}
+	if err != nil {
+		return err
+	}
+	return e.tell(r)
+}
+
+func (e *explaining) tell(r flight.Record) error {
+	if e.asJSON {
+		return printJSON(e.io.out, r)
+	}
+	var b strings.Builder
+	s := story{Record: r, b: &b}
+	s.tell()
+	_, err := e.io.out.Write([]byte(b.String()))
+	return err
+}
+
+// story writes a record for people.
+type story struct {
+	flight.Record
+	b *strings.Builder
+}
+
+func (s *story) line(format string, args ...any) { fmt.Fprintf(s.b, format+"\n", args...) }
+
+func (s *story) tell() {
+	s.line("cut %d: %s", s.ID, printable(s.headline()))
+	s.line("  when      %s", s.At.Local().Format("2006-01-02 15:04:05.000 -07:00"))
+	s.line("  paid by   %s", s.payer())
+	s.line("  rule      %s", rule(s.Record))
+	if hint := hint(s.Record); hint != "" {
+		s.line("  hint      %s", hint)
+	}
+	s.timeline()
+	s.headers()
+	s.tree()
+	s.output()
+}
+
+// headline says in one sentence what happened.
+func (s *story) headline() string {
+	switch {
+	case s.Kind == "exit":
+		return s.Worker + " ended by itself, " + s.Status
+	case s.Kind == "boot" && s.Times > 1:
+		return fmt.Sprintf("%s could not start, %d times in a row: %s", s.Worker, s.Times, s.Why)
+	case s.Kind == "boot":
+		return s.Worker + " could not start: " + s.Why
+	}
+	return s.Worker + " was cut: " + s.Why
+}
+
+func (s *story) payer() string {
+	switch {
+	case s.Message == 0:
+		return "no message: it had none, or had not been given it yet"
+	case s.Kind == "cancel":
+		return fmt.Sprintf("no message: the dispatch of message %d was cancelled", s.Message)
+	}
+	return fmt.Sprintf("message %d: one of its attempts", s.Message)
+}
+
+// rule is what a worker has to keep to, and did not.
+func rule(r flight.Record) string {
+	switch r.Kind {
+	case "deadline":
+		return "a function answers by its deadline"
+	case "violation":
+		return "a worker writes what the protocol allows, when it is asked (" + printable(r.Name) + " in protocol/PROTOCOL.md)"
+	case "crash":
+		return "a worker lives until it has answered"
+	case "boot":
+		return "a worker loads its code and says that it is ready, within start_timeout"
+	case "exit":
+		return "none: a worker may end between messages, and what it leaves behind goes with it"
+	case "cancel":
+		return "none: the engine was stopping, or the dispatch was called off"
+	}
+	switch r.Name {
+	case sandbox.LimitCPU:
+		return "a dispatch uses no more CPU than its limit"
+	case sandbox.LimitIdleCPU:
+		return "a worker that waits for a message does next to nothing"
+	case sandbox.LimitOutput:
+		return "a worker prints no more than its limit from one message to the next"
+	}
+	return "a worker keeps no more memory than its limit from one message to the next"
+}
+
+func hint(r flight.Record) string {
+	switch {
+	case r.Left != "":
+		return "its tree is not proved gone; until it is, no worker is started in its place: look at the processes below"
+	case r.Kind == "deadline":
+		return "is it waiting for something, or in a loop? `deadline` in the handler's table allows more"
+	case r.Kind == "crash" && strings.Contains(r.Status, "killed"):
+		return "nobody here killed it: was the host out of memory, or over a limit of the tree?"
+	case r.Kind == "violation" && r.Name == "closed":
+		return "something closed descriptor 3 or 4, which are the protocol's"
+	case r.Kind == "violation":
+		return "something else than the SDK wrote to descriptor 4; to print, use stdout or stderr"
+	case r.Kind == "boot":
+		return "`coppice check` starts it the same way"
+	}
+	return ""
+}
+
+func (s *story) timeline() {
+	s.line("timeline")
+	var began, before time.Time
+	for i, step := range s.Steps {
+		if i == 0 {
+			began, before = step.At, step.At
+		}
+		if i == 2 && s.gap() {
+			s.line("  ...")
+		}
+		s.line("  %11s  %s", "+"+round(step.At.Sub(began)), stepText(step, step.At.Sub(before)))
+		before = step.At
+	}
+	if began.IsZero() {
+		began, before = s.At, s.At
+	}
+	s.line("  %11s  cut, %s after that", "+"+round(s.At.Sub(began)), round(s.At.Sub(before)))
+	end := s.At.Add(s.Tree.Took)
+	if s.Left != "" {
+		s.line("  %11s  NOT PROVED GONE: %s", "", printable(s.Left))
+		return
+	}
+	status := ""
+	if s.Status != (tree.Status{}).String() { // who dies with its tree has none
+		status = "; " + printable(s.Status)
+	}
+	s.line("  %11s  proved empty, %s after that%s", "+"+round(end.Sub(began)), round(s.Tree.Took), status)
+}
+
+// gap says whether steps are missing behind the first two.
+func (s *story) gap() bool { return len(s.Steps) > 2 && s.Steps[2].What != sandbox.StepRequest }
+
+func stepText(s sandbox.Step, since time.Duration) string {
+	switch s.What {
+	case sandbox.StepStart:
+		return "its process is started"
+	case sandbox.StepReady:
+		return fmt.Sprintf("its code is loaded, after %s", round(since))
+	case sandbox.StepRequest:
+		return fmt.Sprintf("asked: %s %s, message %d, attempt %d, %d bytes", printable(s.Phase), printable(s.Name), s.Message, s.Attempt, s.Bytes)
+	case sandbox.StepAnswer:
+		return fmt.Sprintf("answered: %s, %d bytes, after %s", printable(s.Answer), s.Bytes, round(since))
+	}
+	return printable(s.What)
+}
+
+func (s *story) headers() {
+	if s.Said != "" {
+		s.line("last header to it\n  %s", printable(s.Said))
+	}
+	if s.Heard != "" {
+		s.line("last header from it\n  %s", printable(s.Heard))
+	}
+}
+
+// tree draws who lived right before the cut.
+func (s *story) tree() {
+	s.line("its tree as it stood: %s", s.seen())
+	s.members(s.Tree.Named)
+	if len(s.Tree.Survivors) > 0 {
+		s.line("still there when last seen")
+		s.members(s.Tree.Survivors)
+	}
+}
+
+func (s *story) seen() string {
+	if s.Tree.Unseen != "" {
+		return "not seen, " + printable(s.Tree.Unseen)
+	}
+	what := fmt.Sprintf("%d processes", s.Tree.Seen)
+	if s.Tree.Seen == 1 {
+		what = "1 process"
+	}
+	if more := s.Tree.Seen - len(s.Tree.Named); more > 0 {
+		what += fmt.Sprintf(", %d of them not named", more)
+	}
+	return fmt.Sprintf("%s, level %s (%s)", what, s.Tree.Level, s.Tree.Rung)
+}
+
+// members draws processes below their parents; those whose parent is not among them stand at the edge.
+func (s *story) members(list []tree.Member) {
+	children := map[int][]tree.Member{}
+	among := map[int]bool{}
+	for _, m := range list {
+		among[m.Pid] = true
+	}
+	for _, m := range list {
+		at := m.Parent
+		if !among[at] || at == m.Pid {
+			at = 0
+		}
+		children[at] = append(children[at], m)
+	}
+	var draw func(at int, indent string)
+	draw = func(at int, indent string) {
+		for _, m := range children[at] {
+			s.line("%s%d %q", indent, m.Pid, m.Name)
+			draw(m.Pid, indent+"  ")
+		}
+	}
+	draw(0, "  ")
+}
+
+func (s *story) output() {
+	if len(s.Output) == 0 {
+		s.line("it printed nothing")
+		return
+	}
+	s.line("the last that it printed")
+	for _, line := range s.Output {
+		s.line("  | %s", printable(line))
+	}
+}
+
+// round is a duration as people read it.
+func round(d time.Duration) string {
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d >= time.Millisecond:
+		return d.Round(100 * time.Microsecond).String()
+	}
+	return d.Round(time.Microsecond).String()
+}
