@@ -39,7 +39,7 @@ var skippedUnittest = regexp.MustCompile(`\.\.\. skipped ['"](.*)['"]$`)
 
 // The SDK's own suite. What it skips is skipped here too, so that it is seen.
 func TestUnittest(t *testing.T) {
-	touch(t, "coppice_worker", "tests", filepath.Join("..", "..", "protocol", "vectors"))
+	touch(t, "coppice_worker", "tests", filepath.Join("..", "..", "protocol", "vectors"), filepath.Join("..", "..", "protocol", "hl7"))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, findPython(t), "-B", "-W", "error", "-m", "unittest", "discover", "-s", "tests", "-v")

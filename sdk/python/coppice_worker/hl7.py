@@ -8,10 +8,12 @@
     h["PV1-3.4"] = "MERCY"    fields and components that are not there yet are added, empty
     bytes(h)
 
-What is not there reads as "". All counts start at 1, and MSH-1 is the separator itself. Values are as they stand in the
-message, escape sequences included: escape and unescape turn text into such values and back. A message is read as UTF-8,
-or as Latin-1 where MSH-18 says 8859/1; bytes that are not UTF-8 become halves of surrogate pairs ("surrogateescape")
-and are the same bytes again when they are written.
+What is not there reads as "", and setting that to "" changes nothing. All counts start at 1, and MSH-1 is the separator
+itself. Values are as they stand in the message, escape sequences included: escape and unescape turn text into such
+values and back. A message is read as UTF-8, or as Latin-1 where MSH-18 says 8859/1; bytes that are not UTF-8 become
+halves of surrogate pairs ("surrogateescape") and are the same bytes again when they are written.
+
+Package worker/hl7 is the same in Go; protocol/hl7/cases.json holds what both do.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-_BOM = b"\xef\xbb\xbf"
+_LEAD = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
+_NAME = re.compile(rb"[A-Z0-9]{3}")  # the segments that a path can name
+_NO_SEPARATOR = re.compile(rb"[\x00-\x20\x7f0-9A-Za-z]")  # "MSHA" is a word and no header
 _HEADERS = (b"MSH", b"FHS", b"BHS")
 _PATH = re.compile(
     r"([A-Za-z0-9]{3})(?:\[([1-9][0-9]{0,5})\])?"
@@ -42,22 +46,33 @@ class HL7:
 
     def __init__(self, body: bytes) -> None:
         body = bytes(body)
-        self._bom = _BOM if body.startswith(_BOM) else b""
-        self._parts = _ENDS.split(body[len(self._bom) :])  # segments, and between them what ends each
+        start = _LEAD.match(body).end()  # type: ignore[union-attr]
+        self._lead = body[:start]
+        self._parts = _ENDS.split(body[start:])  # segments, and between them what ends each
         head = self._parts[0]
-        if head[:3] not in _HEADERS or len(head) < 4:
+        if head[:3] not in _HEADERS or len(head) < 4 or _NO_SEPARATOR.match(head, 3):
             raise NotHL7("the body is not HL7 v2: it does not start with MSH, BHS or FHS and a field separator")
         self._field = head[3:4]
-        given = head[4:].split(self._field)[0]
-        component, repetition, escape, sub = (given[i : i + 1] for i in range(4))
-        self._component, self._repetition, self._escape = component, repetition, escape
-        self._sub = b"" if sub in (component, repetition, escape) else sub  # "^~\\\\&" has been seen
+        given = head[4:].split(self._field, 1)[0]
+        self._component, self._repetition, self._escape, self._sub = (
+            b"" if given[i : i + 1] in given[:i] else given[i : i + 1] for i in range(4)
+        )  # "^~\\\\&" has been seen: no character means two things
+        self._index = self._indexed()
         self._charset = "utf-8"
-        if self.get("MSH-18").startswith("8859/1"):
+        if self["MSH-18[1]"] == "8859/1":
             self._charset = "latin-1"
 
+    def _indexed(self) -> dict[str, list[int]]:
+        """Where the segments are that a path can name, by name: no name is ever changed."""
+        index: dict[str, list[int]] = {}
+        for at in range(0, len(self._parts), 2):
+            name = self._parts[at].split(self._field, 1)[0]
+            if _NAME.fullmatch(name):
+                index.setdefault(name.decode("ascii"), []).append(at)
+        return index
+
     def __bytes__(self) -> bytes:
-        return self._bom + b"".join(self._parts)
+        return self._lead + b"".join(self._parts)
 
     def __repr__(self) -> str:
         return f"<HL7 {self.get('MSH-9')}, {len(self._parts) // 2 + 1} segments>"
@@ -67,7 +82,7 @@ class HL7:
 
     def count(self, segment: str) -> int:
         """How many segments of this name there are."""
-        return sum(self._name(i) == segment for i in range(0, len(self._parts), 2))
+        return len(self._index.get(segment.upper(), ()))
 
     def get(self, path: str, default: str = "") -> str:
         """The value at a path, or default where it is absent or empty."""
@@ -80,13 +95,15 @@ class HL7:
 
     def __setitem__(self, path: str, value: str) -> None:
         p = _Path(path)
+        if p.header and p.field <= 2:
+            raise ValueError(f"{path}: the separators of a message are not changed")
+        new = self._encode(value, path)
+        self._refuse_separators(p, path, new)
         at = self._find(p)
+        if not new and (at is None or not self._read(self._parts[at], p)):
+            return  # what is not there is not made to be empty
         if at is None:
             raise KeyError(f"{path}: the message has no such segment")
-        if self._is_header(at) and p.field <= 2:
-            raise ValueError(f"{path}: the separators of a message are not changed")
-        new = self._encode(value)
-        self._refuse_separators(p, path, new)
         self._parts[at] = self._write(self._parts[at], p, new)
 
     def escape(self, text: str) -> str:
@@ -113,31 +130,22 @@ class HL7:
     def _decode(self, raw: bytes) -> str:
         return raw.decode(self._charset, "surrogateescape")
 
-    def _encode(self, value: str) -> bytes:
+    def _encode(self, value: str, path: str) -> bytes:
         if not isinstance(value, str):
-            raise TypeError(f"a value is a str, not {type(value).__name__}")
-        return value.encode(self._charset, "surrogateescape")
-
-    def _name(self, at: int) -> str:
-        return self._parts[at].split(self._field, 1)[0].decode("ascii", "replace")
-
-    def _is_header(self, at: int) -> bool:
-        return self._parts[at][:3] in _HEADERS
+            raise TypeError(f"{path}: a value is a str, not {type(value).__name__}")
+        try:
+            return value.encode(self._charset, "surrogateescape")
+        except UnicodeEncodeError as e:
+            raise ValueError(f"{path}: {value[e.start]!r} is not in {self._charset}, the message's character set") from None
 
     def _find(self, p: _Path) -> Optional[int]:
-        left = p.occurrence
-        for at in range(0, len(self._parts), 2):
-            if self._name(at) == p.segment:
-                left -= 1
-                if left == 0:
-                    return at
-        return None
+        found = self._index.get(p.segment, ())
+        return found[p.occurrence - 1] if p.occurrence <= len(found) else None
 
     def _levels(self, p: _Path) -> list[tuple[bytes, int]]:
         """The separators to split by on the way to a path, each with the index to take."""
-        header = p.segment.encode() in _HEADERS
-        levels = [(self._field, p.field - 1 if header else p.field)]
-        if header and p.field <= 2:  # the separators themselves
+        levels = [(self._field, p.field - 1 if p.header else p.field)]
+        if p.header and p.field <= 2:  # the separators themselves
             return levels
         if p.repetition is not None or p.component is not None:
             levels.append((self._repetition, (p.repetition or 1) - 1))
@@ -148,10 +156,10 @@ class HL7:
         return levels
 
     def _read(self, raw: bytes, p: _Path) -> bytes:
-        if raw[:3] in _HEADERS and p.field == 1:
+        if p.header and p.field == 1:
             return self._field
         for separator, index in self._levels(p):
-            parts = raw.split(separator) if separator else [raw]
+            parts = raw.split(separator, index + 1) if separator else [raw]  # what follows stays in one piece
             if index >= len(parts):
                 return b""
             raw = parts[index]
@@ -160,10 +168,10 @@ class HL7:
     def _write(self, raw: bytes, p: _Path, new: bytes) -> bytes:
         trail = []
         for separator, index in self._levels(p):
-            parts = raw.split(separator) if separator else [raw]
+            parts = raw.split(separator, index + 1) if separator else [raw]  # what follows stays in one piece
             if index >= len(parts):
                 if not separator:
-                    raise ValueError("the message declares no separator for this")
+                    raise ValueError("the message declares no separator for it")
                 parts += [b""] * (index + 1 - len(parts))
             trail.append((separator, index, parts))
             raw = parts[index]
@@ -174,20 +182,13 @@ class HL7:
 
     def _refuse_separators(self, p: _Path, path: str, new: bytes) -> None:
         """A value must not hold what would end it: the separators of its own level and of those above."""
-        ends = [b"\r", b"\n", self._field]
-        if p.repetition is not None or p.component is not None:
-            ends.append(self._repetition)
-        if p.component is not None:
-            ends.append(self._component)
-        if p.sub is not None:
-            ends.append(self._sub)
-        for end in ends:
+        for end in (b"\r", b"\n", *(separator for separator, _ in self._levels(p))):
             if end and end in new:
                 raise ValueError(f"{path}: the value holds {end.decode('latin-1')!r}, which ends it; use escape()")
 
 
 class _Path:
-    __slots__ = ("segment", "occurrence", "field", "repetition", "component", "sub")
+    __slots__ = ("segment", "occurrence", "field", "repetition", "component", "sub", "header")
 
     def __init__(self, path: str) -> None:
         found = _PATH.fullmatch(path) if isinstance(path, str) else None
@@ -198,3 +199,4 @@ class _Path:
         self.occurrence = numbers[0] or 1
         self.field = numbers[1] or 1
         self.repetition, self.component, self.sub = numbers[2:]
+        self.header = self.segment.encode() in _HEADERS  # its first field is the separator

@@ -1,29 +1,111 @@
 """HL7 messages keep every byte that was not set."""
 
+import json
 import os
 import random
+import tracemalloc
 import unittest
 
 from coppice_worker.hl7 import HL7, NotHL7
 
-SAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "..", "shared", "samples")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
+CASES = os.path.join(ROOT, "protocol", "hl7", "cases.json")
+SAMPLES = os.path.join(ROOT, "..", "shared", "samples")
 BODY = b"MSH|^~\\&|A|B|||20260102||ADT^A01|C1|P|2.3\rPID|1||111^^^X&Y&Z~222^^^W||DOE^JOHN\rPV1|1|I|2000^A\rOBX|1\rOBX|2||x\r"
 
 
 def paths(h):
     """A path to every field, repetition, component and subcomponent of a message, and to some beyond."""
-    names = [h._name(i) for i in range(0, len(h._parts), 2)]
-    for i, name in enumerate(names):
-        if len(name) != 3 or not name.isalnum() or name != name.upper():
-            continue
-        segment = f"{name}[{names[: i + 1].count(name)}]"
-        fields = h._parts[2 * i].count(h._field) + 1
+    for name, i, at in ((name, i, at) for name, found in h._index.items() for i, at in enumerate(found, 1)):
+        segment = f"{name}[{i}]"
+        fields = h._parts[at].count(h._field) + 1
         for field in range(3 if name in ("MSH", "BHS", "FHS") else 1, fields + 2):
             yield f"{segment}-{field}"
             yield f"{segment}-{field}[1]"
             yield f"{segment}-{field}[2].1"
             yield f"{segment}-{field}.1"
             yield f"{segment}-{field}.2.1"
+
+
+def value(v):
+    """A value of a case: text, or {"hex": ...}."""
+    return v if isinstance(v, str) else bytes.fromhex(v["hex"]).decode("utf-8", "surrogateescape")
+
+
+class Cases(unittest.TestCase):
+    """protocol/hl7/cases.json, which Go's package worker/hl7 runs as well."""
+
+    KEYS = {"name", "body", "hl7", "get", "count", "no_path", "escape", "unescape", "refuse", "set", "bytes"}
+    KINDS = {"segment": KeyError, "value": ValueError}
+
+    def test_cases(self):
+        with open(CASES, encoding="utf-8") as f:
+            cases = json.load(f)
+        self.assertGreater(len(cases), 40)
+        for case in cases:
+            with self.subTest(case["name"]):
+                self.assertLessEqual(set(case), self.KEYS)
+                self.case(case, case["body"].encode("latin-1"))
+
+    def case(self, case, body):
+        if case.get("hl7") is False:
+            with self.assertRaises(NotHL7):
+                HL7(body)
+            return
+        h = HL7(body)
+        self.reads(case, h)
+        self.refuses(case, h)
+        self.assertEqual(bytes(h), body)
+        for path, new in case.get("set", []):
+            h[path] = value(new)
+            self.assertEqual(h[path], value(new), path)
+        self.assertEqual(bytes(h), case.get("bytes", case["body"]).encode("latin-1"))
+
+    def reads(self, case, h):
+        for path, want in case.get("get", {}).items():
+            self.assertEqual(h[path], value(want), path)
+            if path not in ("MSH-1", "MSH-2", "FHS-1", "FHS-2") and not path.startswith(("MSH-1.", "MSH-2", "MSH[2]-1", "MSH[2]-2")):
+                h[path] = h[path]
+        for segment, want in case.get("count", {}).items():
+            self.assertEqual((h.count(segment), segment in h), (want, want > 0), segment)
+        for text, want in case.get("escape", {}).items():
+            self.assertEqual(h.escape(text), want)
+        for text, want in case.get("unescape", {}).items():
+            self.assertEqual(h.unescape(text), want)
+
+    def refuses(self, case, h):
+        for path, new, kind in case.get("refuse", []):
+            with self.assertRaises(self.KINDS[kind], msg=path):
+                h[path] = value(new)
+        for path in case.get("no_path", []):
+            with self.assertRaisesRegex(ValueError, "is no path", msg=path):
+                h[path]
+            with self.assertRaisesRegex(ValueError, "is no path", msg=path):
+                h[path] = "x"
+
+
+class Large(unittest.TestCase):
+    def test_many_segments(self):
+        """Red, by the suite's two minutes, without the index of segments: each path looks at half of the message then."""
+        n = 200_000
+        line = b"OBX|%d|ST|CODE^TEXT||%d|a|b|c|d|e|f|20260102030405|x|y|zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz\r"
+        body = b"MSH|^~\\&|A\r" + b"".join(line % (i, i) for i in range(1, n + 1))
+        self.assertGreater(len(body), 20_000_000)
+        h = HL7(body)
+        for i in range(1, n + 1, 2):
+            self.assertEqual(h[f"OBX[{i}]-5"], str(i))
+            h[f"OBX[{i}]-3.1"] = "CHANGED"
+        self.assertEqual(bytes(h).count(b"|CHANGED^TEXT|"), n // 2)
+
+    def test_many_fields(self):
+        """Red with a split of all the fields: a list of twenty million."""
+        h = HL7(b"MSH|^~\\&|A\rOBX|" + b"|" * 20_000_000)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        self.assertEqual(h["OBX-5"], "")
+        h["OBX-3"] = "x"
+        self.assertLess(tracemalloc.get_traced_memory()[1], 100_000_000)
+        self.assertEqual(len(bytes(h)), 20_000_016)
 
 
 class Paths(unittest.TestCase):
