@@ -11,17 +11,24 @@ import (
 	"coppice.dev/coppice/worker"
 )
 
-// admit drops what names no patient and sends the rest on.
+// admit drops what names no patient, and sends the rest on with the facility in it.
 func admit(ctx context.Context, m *worker.Message) (worker.Result, error) {
-	if !bytes.Contains(m.Body, []byte("PID|")) {
-		return worker.Drop("no patient"), nil
+	h, err := m.HL7() // lossless: bytes that are not touched stay as they were
+	if err != nil {
+		return worker.Nothing, err
+	}
+	if h.Get("PID-3.1") == "" {
+		return worker.Drop("no MRN"), nil
 	}
 	facility, err := worker.Setting[string](m, "facility")
 	if err != nil {
 		return worker.Nothing, err
 	}
-	m.Tag("facility", facility)
-	return worker.Sends(worker.Send("emr", m.Body), worker.Send("archive", m.Body)), nil
+	if err := h.Set("PV1-3.4", facility); err != nil {
+		return worker.Nothing, err
+	}
+	m.Tag("mrn", h.Get("PID-3.1"))
+	return worker.Sends(worker.Send("emr", h.Bytes()), worker.Send("archive", m.Body)), nil
 }
 
 // A worker's main is one call: worker.Main(worker.Handler("admit", admit)). Serve is the same over any pipe, for tests.
@@ -38,7 +45,7 @@ func Example() {
 	}
 	say(&wire.Boot{Offers: []wire.Offer{{Phase: wire.PhaseHandle, Name: "admit"}}, Settings: map[string]any{"facility": "MERCY"}})
 	say(&wire.Request{Binding: wire.Binding{ID: strings.Repeat("5f", 16), Phase: wire.PhaseHandle, Name: "admit"},
-		Message: 1, Attempt: 1, Timeout: 5000, Body: []byte("MSH|\rPID|1")})
+		Message: 1, Attempt: 1, Timeout: 5000, Body: []byte("MSH|^~\\&|\rPID|1||4711\rPV1|1")})
 
 	if err := worker.Serve(context.Background(), engine, answers, worker.Handler("admit", admit)); err != nil {
 		fmt.Println(err)
@@ -64,6 +71,6 @@ func Example() {
 	}
 	// Output:
 	// ready
-	// emr: "MSH|\rPID|1" map[facility:MERCY]
-	// archive: "MSH|\rPID|1" map[facility:MERCY]
+	// emr: "MSH|^~\\&|\rPID|1||4711\rPV1|1||^^^MERCY" map[mrn:4711]
+	// archive: "MSH|^~\\&|\rPID|1||4711\rPV1|1" map[mrn:4711]
 }

@@ -3,12 +3,15 @@ package worker
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"coppice.dev/coppice/wire"
+	"coppice.dev/coppice/worker/hl7"
 )
 
 // RouteFunc is a router: it returns the names of the handlers that get the message. None is an answer, too.
@@ -46,8 +49,10 @@ type Message struct {
 	Attempt   int       // 1 for the first
 	Body      []byte
 
+	function string // the one that is called
 	settings map[string]any
 	tags     map[string]string
+	parsed   *hl7.Message
 }
 
 func newMessage(r *wire.Request, settings map[string]any) *Message {
@@ -56,7 +61,30 @@ func newMessage(r *wire.Request, settings map[string]any) *Message {
 		received = time.Time{} // the wire promises text, no more
 	}
 	return &Message{ID: r.Message, Inbound: r.Inbound, Type: r.MsgType, ControlID: r.Control, Received: received.UTC(),
-		Attempt: r.Attempt, Body: r.Body, settings: settings}
+		Attempt: r.Attempt, Body: r.Body, function: r.Name, settings: settings}
+}
+
+// HL7 returns the body as an HL7 v2 message, parsed once. Setting a path in it leaves Body as it was; Body must not be changed meanwhile.
+// The error is hl7.ErrNotHL7.
+func (m *Message) HL7() (*hl7.Message, error) {
+	if m.parsed != nil {
+		return m.parsed, nil
+	}
+	parsed, err := hl7.Parse(m.Body)
+	m.parsed = parsed
+	return parsed, err
+}
+
+// Log returns a logger that writes to stderr from level INFO on, with the function's name, for any goroutine. It tells no time: whoever
+// captures the line knows it.
+func (m *Message) Log() *slog.Logger {
+	withoutTime := func(groups []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey && len(groups) == 0 {
+			return slog.Attr{}
+		}
+		return a
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{ReplaceAttr: withoutTime})).With("function", m.function)
 }
 
 // Tag sets what the message can be found by. The last value of a name counts; bytes that are not UTF-8 become U+FFFD.

@@ -18,15 +18,13 @@ import (
 	"coppice.dev/coppice/wire"
 )
 
-const patience = 30 * time.Second
-
 // asWorker makes the test binary a worker. COPPICE_WIRE alone would not do: the test of its absence needs one, too.
 const asWorker = "COPPICE_TEST_WORKER"
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(asWorker) {
 	case "serve":
-		Main(Handler("echo", echo), Handler("look", look), Handler("panics", func(context.Context, *Message) (Result, error) { panic("oh") }))
+		Main(Handler("echo", echo), Handler("look", look), Handler("logs", logs), Handler("panics", func(context.Context, *Message) (Result, error) { panic("oh") }))
 	case "look":
 		fmt.Print(openDescriptors())
 		os.Exit(0)
@@ -74,11 +72,16 @@ type engine struct {
 
 func start(t *testing.T, env ...string) *engine {
 	t.Helper()
+	return startWith(t, nil, env...)
+}
+
+func startWith(t *testing.T, args []string, env ...string) *engine {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{t: t, cmd: exec.Command(exe)}
+	e := &engine{t: t, cmd: exec.Command(exe, args...)}
 	e.cmd.Env = append(env, asWorker+"=serve")
 	e.cmd.Stdout, e.cmd.Stderr = &e.out, &e.err
 	childReads, to, err := os.Pipe()
@@ -135,7 +138,7 @@ func (e *engine) wait() int {
 // For the descriptors red without notInherited, for the environment without os.Unsetenv.
 func TestMainServes(t *testing.T) {
 	e := start(t, "COPPICE_WIRE=3,4")
-	if ready, ok := e.ask(&wire.Boot{}).(*wire.Ready); !ok || len(ready.Offers) != 3 {
+	if ready, ok := e.ask(&wire.Boot{}).(*wire.Ready); !ok || len(ready.Offers) != 4 {
 		t.Fatalf("%+v", ready)
 	}
 	if r, ok := e.ask(request(wire.PhaseHandle, "echo")).(*wire.Result); !ok || string(r.Sends[0].Body) != "MSH|" {
@@ -180,10 +183,29 @@ func TestMainCannotBoot(t *testing.T) {
 func TestMainWithoutAnEngine(t *testing.T) {
 	for env, want := range map[string]string{"X=1": "this program is a Coppice worker", "COPPICE_WIRE=": "not two numbers",
 		"COPPICE_WIRE=3,4,": "not two numbers", "COPPICE_WIRE=03,4": "not two numbers", "COPPICE_WIRE=900,901": "descriptor 900",
-		"COPPICE_WIRE=9000000000000000000,4": "descriptor"} {
+		"COPPICE_WIRE=9000000000000000000,4": "descriptor", "Y=1": "add: run FUNCTION MESSAGE"} {
 		e := start(t, env)
 		if status := e.wait(); status != ExitNoEngine || !strings.Contains(e.err.String(), want) {
 			t.Errorf("%s: status %d, %q", env, status, &e.err)
 		}
 	}
+}
+
+// What a function logs is a line on stderr, without a time and from INFO on. An engine's worker is one whatever its arguments are. Red
+// with run not looking for the engine first.
+func TestMainAlone(t *testing.T) {
+	e := startWith(t, []string{"run", "logs", os.DevNull})
+	if status := e.wait(); status != ExitOK || e.out.String() != "sends nothing\n" || e.err.String() != "level=INFO msg=\"to look\" function=logs mrn=1\n" {
+		t.Errorf("status %d, stdout %q, stderr %q", status, &e.out, &e.err)
+	}
+	e = startWith(t, []string{"run", "logs", os.DevNull}, "COPPICE_WIRE=3,4")
+	if ready, ok := e.ask(&wire.Boot{}).(*wire.Ready); !ok {
+		t.Errorf("%+v", ready)
+	}
+}
+
+func logs(_ context.Context, m *Message) (Result, error) {
+	m.Log().Debug("nobody sees")
+	m.Log().Info("to look", "mrn", 1)
+	return Nothing, nil
 }

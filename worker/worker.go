@@ -6,8 +6,11 @@
 //
 // The engine sends one message at a time. A function that returns an error or panics fails its message, and the
 // worker lives on; a function that ends the process is a crash. What a function prints to stdout or stderr, with
-// fmt.Println or package log, is captured, and shown with coppice serve --log-handler-output only: the protocol has
-// descriptors of its own. The working folder is a scratch folder.
+// fmt.Println, package log or Message.Log, is captured, and shown with coppice serve --log-handler-output only: the protocol
+// has descriptors of its own. The working folder is a scratch folder.
+//
+// Package worker/hl7, by Message.HL7, reads and changes HL7 v2 messages. Without an engine the same program calls one of its
+// functions on a file: ./myworker run admit message.hl7 --set facility=WOOD. README.md shows a whole program.
 //
 // The package imports the standard library and package wire alone.
 package worker
@@ -33,17 +36,26 @@ const (
 )
 
 const notStarted = `this program is a Coppice worker: an engine starts it and sets COPPICE_WIRE.
-Name it in coppice.toml (command = ["./admit"]) and start it with: coppice serve`
+Name it in coppice.toml (command = ["./admit"]) and start it with: coppice serve
+To call one of its functions by hand, add: run FUNCTION MESSAGE`
+
+var errNotStarted = errors.New(notStarted)
 
 // Main serves the functions to the engine that started this process, and does not return: when the engine closes its
 // end, the process exits. It takes COPPICE_WIRE out of the environment and marks the descriptors of the wire
 // close-on-exec, so that no program that a function starts holds them. Call it first thing in main.
+//
+// Without an engine, and with the arguments run FUNCTION MESSAGE, it calls one function on a file and prints what it answers; run -h
+// tells more. The status is then 0, 1 when the function failed, or 2 for wrong usage.
 func Main(functions ...Function) {
-	os.Exit(run(os.Stderr, functions))
+	os.Exit(run(os.Args[1:], os.Stderr, functions))
 }
 
-func run(stderr io.Writer, functions []Function) int {
+func run(args []string, stderr io.Writer, functions []Function) int {
 	r, w, err := openWire()
+	if errors.Is(err, errNotStarted) && len(args) > 0 && args[0] == "run" {
+		return alone(args[1:], os.Stdin, os.Stdout, stderr, functions)
+	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return ExitNoEngine
@@ -67,7 +79,7 @@ var wirePattern = regexp.MustCompile(`^(0|[1-9][0-9]{0,18}),(0|[1-9][0-9]{0,18})
 func openWire() (r, w *os.File, err error) {
 	value, ok := os.LookupEnv("COPPICE_WIRE")
 	if !ok {
-		return nil, nil, errors.New(notStarted)
+		return nil, nil, errNotStarted
 	}
 	if err := os.Unsetenv("COPPICE_WIRE"); err != nil {
 		return nil, nil, fmt.Errorf("worker: %w", err)

@@ -59,7 +59,7 @@ def _message(body: bytes) -> Message:
     kind = control = ""
     try:
         h = Message({**_NOTHING, "body": body}).hl7
-        kind, control = h["MSH-9"], h["MSH-10"]
+        kind, control = "^".join(filter(None, (h["MSH-9.1"], h["MSH-9.2"]))), h["MSH-10"]  # as the engine tells them
     except ValueError:
         pass  # not HL7: the engine leaves both empty as well
     received = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

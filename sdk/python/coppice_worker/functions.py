@@ -172,14 +172,18 @@ class Context:
 
     @property
     def log(self) -> logging.Logger:
-        """A logger that writes to stderr, which is kept as the function's log."""
+        """A logger that writes to stderr from level INFO on, named for the function. It is for any thread."""
         import logging
 
         log = logging.getLogger("coppice." + self._name)
-        if not log.handlers:
-            stream = logging.StreamHandler()
-            stream.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
-            log.addHandler(stream)
+        stream = logging.StreamHandler()
+        stream.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+        stream = _STREAMS.setdefault("stderr", stream)  # two threads that come first at once get the same one
+        if stream not in log.handlers:
             log.setLevel(logging.INFO)
             log.propagate = False
+            log.addHandler(stream)
         return log
+
+
+_STREAMS: dict[str, logging.StreamHandler[Any]] = {}
