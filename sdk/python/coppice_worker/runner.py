@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -62,10 +63,15 @@ class ForkedError(Exception):
 
 class Wire:
     """The two descriptors of the protocol. No process that the user's code starts holds them: a started program
-    loses them as it starts, a forked child closes them. Nothing is buffered, so nothing can be flushed twice."""
+    loses them as it starts, a forked child closes them. Nothing is buffered, so nothing can be flushed twice.
+
+    A child that C code forked runs no hook, and code that closes all descriptors, as daemons do, frees the two numbers
+    for the next file that it opens: each use looks whether this is the process and whether that is the pipe."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._fds: Optional[tuple[int, int]] = (read_fd, write_fd)
+        self._pid = os.getpid()
+        self._pipes = {fd: _identity(fd) for fd in self._fds}
         for fd in self._fds:
             os.set_inheritable(fd, False)
             if os.name != "nt":
@@ -93,18 +99,29 @@ class Wire:
             os.close(fd)
         self._fds = None
 
-    def read(self, size: int) -> bytes:
-        if self._fds is None:
+    def _own(self, which: int) -> int:
+        """The descriptor to read (0) or write (1), if it is still what it was."""
+        if self._fds is None or os.getpid() != self._pid:
             raise ForkedError
-        return os.read(self._fds[0], size)
+        fd = self._fds[which]
+        if _identity(fd) != self._pipes[fd]:
+            raise OSError(errno.EBADF, f"descriptor {fd} was closed, and is another file now")
+        return fd
+
+    def read(self, size: int) -> bytes:
+        return os.read(self._own(0), size)
 
     def write(self, data: bytes) -> None:
-        if self._fds is None:
-            raise ForkedError
         with memoryview(data) as rest:
             at = 0
             while at < len(rest):
-                at += os.write(self._fds[1], rest[at:])
+                at += os.write(self._own(1), rest[at:])
+
+
+def _identity(fd: int) -> tuple[int, int, int]:
+    """What tells one open file from another that has its number later."""
+    found = os.fstat(fd)
+    return found.st_mode, found.st_dev, found.st_ino
 
 
 def _open_handles(read_handle: int, write_handle: int) -> tuple[int, int]:
