@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -65,21 +66,29 @@ func (b *breaker) healed() {
 	}
 }
 
-// grow starts a worker and makes it ready, unless the breaker is open. sit is called with the session once there is one. The
-// session of a worker that did not become ready is returned with the error, and is to be ended. Errors are *BootError, or ErrClosed.
-func (p *Pool) grow(ctx context.Context, sit func(*session) (closed bool)) (*session, error) {
+// grow starts a worker and makes it ready, unless the breaker is open. A program that is executed for each message is ready when
+// it has been started; env is added to what it is told. sit is called with the session once there is one. The session of a worker that did not become ready is returned with the error, and is to be ended. Errors are *BootError, or ErrClosed.
+func (p *Pool) grow(ctx context.Context, env []string, sit func(*session) (closed bool)) (*session, error) {
 	if err := p.breaker.open(); err != nil {
 		return nil, err
 	}
 	began := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, p.spec.StartTimeout)
 	defer cancel()
-	s, err := newSession(bounded, &p.spec, p.start, &p.clear)
+	spec := &p.spec
+	if len(env) > 0 {
+		told := p.spec
+		told.Env = slices.Concat(told.Env, env)
+		spec = &told
+	}
+	s, err := newSession(bounded, spec, p.start, &p.clear)
 	if err == nil {
 		if sit(s) {
 			return s, ErrClosed
 		}
-		err = s.boot(bounded)
+		if !spec.Exec {
+			err = s.boot(bounded)
+		}
 	} else if errors.Is(err, context.DeadlineExceeded) {
 		err = &DeadlineError{}
 	}

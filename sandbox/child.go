@@ -73,14 +73,21 @@ func (h *hosted) start(ctx context.Context, spec *Spec) (*tree.Tree, error) {
 	defer stdout.Close()
 	defer stderr.Close()
 	limits := confine.Default()
-	return tree.Start(ctx, tree.Spec{
-		Path: spec.Command[0], Args: spec.Command, Dir: h.scratch.Path,
-		Env:    confine.Environment(os.Environ(), h.scratch.Path, append(slices.Clone(spec.Env), h.Link.Env())...),
-		Stdout: stdout, Stderr: stderr, Extra: h.Link.Files(),
+	start := tree.Spec{
+		Path: spec.Command[0], Args: spec.Command, Dir: h.scratch.Path, Stderr: stderr,
 		Level: spec.Level, Rung: spec.Rung,
 		NewSession: true, NoNewPrivileges: true, DropCapabilities: true,
 		Limits: tree.Limits{NoCore: true, Files: limits.Files, Data: limits.Data, File: limits.File, Tasks: limits.Tasks},
-	})
+	}
+	env := slices.Clone(spec.Env)
+	if wire := h.Link.Files(); spec.Exec {
+		start.Stdin, start.Stdout = wire[0], wire[1]
+	} else {
+		start.Stdout, start.Extra = stdout, wire
+		env = append(env, h.Link.Env())
+	}
+	start.Env = confine.Environment(os.Environ(), h.scratch.Path, env...)
+	return tree.Start(ctx, start)
 }
 
 func (h *hosted) let() {

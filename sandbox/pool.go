@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -24,13 +25,17 @@ type Request struct {
 	Type      string
 	ControlID string
 	Received  time.Time
-	Attempt   int // the first one's number, from 1; 0 says 1
+	Attempt   int           // the first one's number, from 1; 0 says 1
+	Timeout   time.Duration // of each attempt; 0 leaves it to the Spec's
 	Body      []byte
 }
 
 func (r *Request) check() error {
-	if r.Message < 1 {
+	switch {
+	case r.Message < 1:
 		return fmt.Errorf("no message has the id %d", r.Message)
+	case r.Timeout < 0:
+		return fmt.Errorf("a timeout of %v", r.Timeout)
 	}
 	return checkFunction(r.Phase, r.Name)
 }
@@ -107,6 +112,9 @@ func newPool(spec Spec, start starter) *Pool {
 // Boot makes sure that a worker is ready, and starts one if none is. It returns what Dispatch would for a worker that
 // cannot boot. ctx needs no deadline: Spec.StartTimeout bounds the start.
 func (p *Pool) Boot(ctx context.Context) error {
+	if p.spec.Exec {
+		return nil // nothing is started before there is a message
+	}
 	s, err := p.take(ctx)
 	if err != nil {
 		return err
@@ -118,7 +126,7 @@ func (p *Pool) Boot(ctx context.Context) error {
 }
 
 // Dispatch sends one request to a worker and returns its answer. The deadline of ctx is the dispatch's: it spans the wait
-// for a worker, the write, the run and the read, and a ctx without one is an error unless there is a Spec.Timeout. Dispatch
+// for a worker, the write, the run and the read, and a ctx without one is an error unless there is a Timeout. Dispatch
 // returns by then, whatever the worker does.
 //
 // Errors: *HandlerError and *TooLargeError leave the worker alive. *DeadlineError, *LimitError, *CrashError and
@@ -131,14 +139,17 @@ func (p *Pool) Boot(ctx context.Context) error {
 // What the worker wrote, or that it died, before the request's first byte is charged to no message: the worker is replaced
 // and the dispatch goes on. If it dies while the request lies unread in the pipe, nobody can tell: that is a *CrashError.
 func (p *Pool) Dispatch(ctx context.Context, r Request) (Result, error) {
-	if _, ok := ctx.Deadline(); !ok && p.spec.Timeout == 0 {
-		return Result{}, errors.New("dispatch: neither the context has a deadline nor the Spec a Timeout")
+	if _, ok := ctx.Deadline(); !ok && cmp.Or(r.Timeout, p.spec.Timeout) <= 0 {
+		return Result{}, errors.New("dispatch: neither the context has a deadline nor the request a Timeout")
 	}
 	if err := r.check(); err != nil {
 		return Result{}, fmt.Errorf("dispatch: %w", err)
 	}
 	if want := (wire.Offer{Phase: r.Phase, Name: r.Name}); len(p.spec.Offers) > 0 && !slices.Contains(p.spec.Offers, want) {
 		return Result{}, fmt.Errorf("dispatch: %s %q is not among the Offers of the pool's Spec", r.Phase, r.Name)
+	}
+	if p.spec.Exec && r.Phase != wire.PhaseHandle {
+		return Result{}, errors.New("dispatch: a program that is executed for each message is no router")
 	}
 	s, err := p.take(ctx)
 	if err != nil {

@@ -16,6 +16,7 @@ type seat struct {
 	held  chan struct{} // by whoever has the seat: a dispatch, a look, or Close
 	since time.Time     // when its worker began to rest
 	timer *time.Timer   // when its resting worker is looked at next
+	told  []string      // what the environment of a program tells of the message; Spec.Exec alone
 
 	session *session // the worker that is alive, or is being started; changed under the pool's lock
 	cutting *ending  // the end of the worker before; nil if it is over or there was none
@@ -50,6 +51,9 @@ func (s *seat) sit(l *session) (closed bool) {
 
 // dispatch makes one attempt.
 func (s *seat) dispatch(ctx context.Context, r *Request) (Result, error) {
+	if s.pool.spec.Exec {
+		s.told = execEnv(r, s.pool.spec.Settings)
+	}
 	var dirty *dirtyError
 	for range replacements {
 		l, err := s.worker(ctx)
@@ -128,7 +132,7 @@ func (s *seat) next(ctx context.Context) (*session, error) {
 		s.sit(l)
 		return l, nil
 	}
-	l, err := s.pool.grow(ctx, s.sit)
+	l, err := s.pool.grow(ctx, s.told, s.sit)
 	if err != nil && l != nil {
 		s.retire(l, boots(err), 0)
 	}
@@ -163,6 +167,8 @@ func (s *seat) rests() {
 	}
 	s.since = time.Now()
 	switch err := l.rest.begins(l.worker, &l.spec.Limits); {
+	case l.spec.Exec:
+		s.retire(l, errSpent, 0)
 	case !l.usable():
 		s.retire(l, l.why(), 0)
 	case err != nil:

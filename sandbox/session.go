@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -158,12 +159,15 @@ func (s *session) boot(ctx context.Context) error {
 	return nil
 }
 
-// timed makes one dispatch within the spec's Timeout, too.
+// timed makes one dispatch, within the time that an attempt has.
 func (s *session) timed(ctx context.Context, r *Request) (Result, error) {
-	if s.spec.Timeout > 0 {
-		bounded, cancel := context.WithTimeout(ctx, s.spec.Timeout)
+	if most := cmp.Or(r.Timeout, s.spec.Timeout); most > 0 {
+		bounded, cancel := context.WithTimeout(ctx, most)
 		defer cancel()
 		ctx = bounded
+	}
+	if s.spec.Exec {
+		return s.exec(ctx, r)
 	}
 	return s.dispatch(ctx, r)
 }

@@ -20,6 +20,11 @@ type Spec struct {
 	// Command is the worker's program, an absolute path, and its arguments. It speaks the protocol of package wire: a
 	// program made with package worker, or an interpreter with an SDK.
 	Command []string
+	// Exec says that Command is no worker: it is executed once for each dispatch, as a filter is. The body is its stdin, and
+	// what it writes to stdout is sent to each of ExecTo. A status other than 0 is a *HandlerError, death by a signal a
+	// *CrashError. It cannot be a router, and there are no standbys of it. ExecMessage and its like say what it is told.
+	Exec   bool
+	ExecTo []string
 	// Env is added to the worker's environment, as NAME=value; of the engine's own only an allow-list gets there. The last
 	// value of a name counts.
 	Env []string
@@ -71,6 +76,10 @@ func (s *Spec) check() error {
 		return fmt.Errorf("a frame cap of %d bytes", s.FrameCap)
 	case s.Workers < 0 || s.Standbys < 0 || s.Attempts < 0:
 		return fmt.Errorf("%d workers, %d standbys, %d attempts", s.Workers, s.Standbys, s.Attempts)
+	case s.Exec && (s.Standbys > 0 || s.File != ""):
+		return errors.New("a program that is executed for each message has no standbys and loads no file")
+	case !s.Exec && len(s.ExecTo) > 0:
+		return errors.New("ExecTo without Exec")
 	case s.StartTimeout < 0 || s.Timeout < 0 || s.KillTimeout < 0:
 		return fmt.Errorf("timeouts of %v, %v and %v", s.StartTimeout, s.Timeout, s.KillTimeout)
 	}

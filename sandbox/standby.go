@@ -72,7 +72,7 @@ func (b *standbys) one() {
 	p := b.pool
 	ctx, cancel := p.untilClosed(context.Background())
 	defer cancel()
-	s, err := p.grow(ctx, func(*session) bool { return ctx.Err() != nil })
+	s, err := p.grow(ctx, nil, func(*session) bool { return ctx.Err() != nil })
 	p.mu.Lock()
 	b.starting--
 	switch {
