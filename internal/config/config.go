@@ -81,11 +81,23 @@ type Handler struct {
 	Name     string
 	Run      *Ref           // File and Name; never Command
 	Command  []string       // as in Ref; the program offers the handler under Name
-	Protocol string         // "wire"
+	Protocol string         // "wire" or "exec"
 	To       []string       // outbounds that it may name; declared, no duplicates, may be empty
 	Deadline time.Duration  // of one attempt
 	Settings map[string]any // string, int64, float64 (finite) or bool; never nil
 	Attempts int            // how many workers a message may cost before it is poison, 1 to 10
+	Per      string         // "handler", "inbound" or "message"
+	Standbys int            // workers started ahead
+	Limits   Limits
+}
+
+// Limits are what a handler's worker may use, with all that it starts. Zero says that there is none.
+type Limits struct {
+	CPU     time.Duration // of one attempt
+	IdleCPU time.Duration // between messages
+	Output  int64         // bytes, from one message to the next
+	Memory  int64         // bytes that it may keep
+	Idle    time.Duration // that it may wait for a message
 }
 
 // Outbound is a connection that messages leave by. Exactly one of MLLP and File is set.

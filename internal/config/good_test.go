@@ -42,6 +42,8 @@ func defaultSandbox() Sandbox {
 	return Sandbox{Mode: "subprocess", Python: "python3", Node: "node", StartTimeout: 10 * time.Second}
 }
 
+func defaultLimits() Limits { return Limits{IdleCPU: 5 * time.Second, Output: 64 << 20} }
+
 func defaultRetry() Retry {
 	return Retry{First: time.Second, Max: 5 * time.Minute, Rejected: 3, Then: "dead_letter"}
 }
@@ -70,7 +72,7 @@ func TestAim(t *testing.T) {
 		}},
 		Handlers: []Handler{{
 			Name: "admit", Run: &Ref{File: "adt.py", Name: "admit"}, Protocol: "wire",
-			To: []string{"emr", "archive"}, Deadline: 5 * time.Second, Attempts: 2,
+			To: []string{"emr", "archive"}, Deadline: 5 * time.Second, Attempts: 2, Per: "handler", Limits: defaultLimits(),
 			Settings: map[string]any{"facility": secret},
 		}},
 		Outbounds: []Outbound{
@@ -113,9 +115,12 @@ command = ["worker", ""]
 to = []
 attempts = 10
 deadline = "1h"
+per = "inbound"
+standbys = 3
+limits = { cpu = "30s", idle_cpu = "1m", output = "1KiB", memory = "1GiB", idle = "2h" }
 [handler.one]
 command = ["bin/one"]
-protocol = "wire"
+protocol = "exec"
 to = ["9"]
 settings = { s = "x", i = 0x10, f = 1_0.5, b = true, "dotted.key" = "$$$$5 $5 $" }
 [outbound.9]
@@ -144,10 +149,12 @@ retry = { first = "2s", max = "1d", rejected = 9, then = "dead_letter" }
 		Handlers: []Handler{
 			{
 				Name: "two", Command: []string{"worker", ""}, Protocol: "wire", To: []string{},
-				Deadline: time.Hour, Attempts: 10, Settings: map[string]any{},
+				Deadline: time.Hour, Attempts: 10, Settings: map[string]any{}, Per: "inbound", Standbys: 3,
+				Limits: Limits{CPU: 30 * time.Second, IdleCPU: time.Minute, Output: 1 << 10, Memory: 1 << 30, Idle: 2 * time.Hour},
 			},
 			{
-				Name: "one", Command: []string{at("bin/one")}, Protocol: "wire", To: []string{"9"}, Deadline: 5 * time.Second, Attempts: 2,
+				Name: "one", Command: []string{at("bin/one")}, Protocol: "exec", To: []string{"9"}, Deadline: 5 * time.Second, Attempts: 2,
+				Per: "handler", Limits: defaultLimits(),
 				Settings: map[string]any{"s": "x", "i": int64(16), "f": 10.5, "b": true, "dotted.key": "$$5 $5 $"},
 			},
 		},

@@ -69,6 +69,18 @@ func readHandler(name string, t table) Handler {
 		Attempts: t.integer("attempts"),
 		Settings: t.settings("settings"),
 		Protocol: t.choice("protocol"),
+		Per:      t.choice("per"),
+		Standbys: t.integer("standbys"),
+	}
+	limits := t.table("limits")
+	h.Limits = Limits{CPU: limits.duration("cpu"), IdleCPU: limits.duration("idle_cpu"), Output: limits.size("output"),
+		Memory: limits.size("memory"), Idle: limits.duration("idle")}
+	if h.Protocol == "exec" {
+		for _, name := range []string{"per", "standbys"} {
+			if n := t.child(name); n != nil {
+				t.report(n.key, name, "", "%s goes with workers: a program with protocol = \"exec\" is executed for each message", name)
+			}
+		}
 	}
 	t.oneOf(groupCode)
 	if t.has("run") {

@@ -111,7 +111,7 @@ func sandboxKeys() []key {
 	return []key{
 		{path: "sandbox.mode", form: formChoice, field: "Sandbox.Mode", def: "subprocess", choices: []choice{
 			{name: "subprocess"},
-			{name: "off", later: true, hint: `use "subprocess"`},
+			{name: "off", later: true, hint: `use "subprocess"; only a Go program that embeds package sandbox has functions to call in process`},
 			{name: "isolated", later: true, hint: `use "subprocess"`},
 		}, doc: "What a worker may do."},
 		{path: "sandbox.level", form: formChoice, field: "Sandbox.Level", choices: []choice{
@@ -176,18 +176,33 @@ func handlerKeys() []key {
 		{path: "handler.*.command", form: formStrings, field: "Handlers.Command", group: groupCode,
 			doc: "A worker written with the Go SDK, with its arguments; it offers the handler under the table's name."},
 		{path: "handler.*.protocol", form: formChoice, field: "Handlers.Protocol", def: "wire", choices: []choice{
-			{name: "wire"},
-			{name: "exec", later: true, hint: `use "wire", with a worker written with an SDK`},
-		}, doc: "What `command` speaks."},
+			{name: "wire"}, {name: "exec"},
+		}, doc: "What `command` speaks: `wire` is a worker written with an SDK; `exec` any program, executed for each message, with the body on stdin; " +
+			"what it writes to stdout goes to each outbound of `to`."},
 		{path: "handler.*.to", form: formStrings, field: "Handlers.To", required: true,
 			doc: "All outbounds that the handler may name; `[]` for one that sends nothing."},
 		{path: "handler.*.deadline", form: formDuration, field: "Handlers.Deadline", def: "5s", min: millisecond, max: hour,
 			doc: "How long one attempt at one message may take."},
 		{path: "handler.*.attempts", form: formInt, field: "Handlers.Attempts", def: "2", min: 1, max: 10,
 			doc: "How many workers a message may cost before it is poison."},
+		{path: "handler.*.per", form: formChoice, field: "Handlers.Per", def: "handler", choices: []choice{
+			{name: "handler"}, {name: "inbound"}, {name: "message"},
+		}, doc: "Who has a worker of its own: the handler; each inbound, for all of its handlers with the same code and settings that say so; or each message."},
+		{path: "handler.*.standbys", form: formInt, field: "Handlers.Standbys", def: "0", min: 0, max: 64,
+			doc: "How many workers more are started ahead, to take the place of one that was cut or has served its message."},
+		{path: "handler.*.limits", form: formTable, doc: "What a worker, with all that it starts, may use; more is named in the error."},
+		{path: "handler.*.limits.cpu", form: formDuration, field: "Handlers.Limits.CPU", min: 10 * millisecond, max: 24 * hour,
+			doc: "CPU time, on all cores together, of one attempt; left out, the deadline alone bounds it."},
+		{path: "handler.*.limits.idle_cpu", form: formDuration, field: "Handlers.Limits.IdleCPU", def: "5s", min: 10 * millisecond, max: 24 * hour,
+			doc: "CPU time between messages, beyond a twentieth of a core; then the worker is replaced, and no message pays."},
+		{path: "handler.*.limits.output", form: formSize, field: "Handlers.Limits.Output", def: "64MiB", min: 1, max: 1 << 40,
+			doc: "What it may print from one message to the next."},
+		{path: "handler.*.limits.memory", form: formSize, field: "Handlers.Limits.Memory", min: 1 << 20, max: 1 << 40,
+			doc: "What it may keep resident from one message to the next; then it is replaced, and no message pays. Left out, there is no limit."},
+		{path: "handler.*.limits.idle", form: formDuration, field: "Handlers.Limits.Idle", min: 10 * millisecond, max: 24 * hour,
+			doc: "How long it may wait for a message before it is ended; left out, for ever."},
 		{path: "handler.*.settings", form: formSettings, field: "Handlers.Settings", doc: "Reaches the handler as `ctx.settings`."},
 		{path: "handler.*.hold_after", later: true, hint: "leave it out: a failed message is kept, with the reason"},
-		{path: "handler.*.per", later: true, hint: "leave it out: each handler has one worker"},
 		{path: "handler.*.was", later: true, hint: "let the old name drain before you rename it"},
 	}
 }

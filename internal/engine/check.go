@@ -51,13 +51,13 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 	if err != nil {
 		return err
 	}
-	for _, r := range w.order {
+	for _, p := range w.pools {
 		began := time.Now()
-		now = &Checked{What: r.what}
-		err := r.session.Boot(ctx)
+		now = &Checked{What: p.spec.Name}
+		err := p.Boot(ctx)
 		now.Took = time.Since(began)
 		if ctx.Err() == nil && err != nil {
-			now.Error = bootProblem(cfg, r, err)
+			now.Error = bootProblem(cfg, p, err)
 			var boot *sandbox.BootError
 			if errors.As(err, &boot) {
 				now.Output = boot.Output
@@ -68,8 +68,8 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 				now.Traceback = strings.ReplaceAll(raised.Fault.Traceback, code.Dir+string(filepath.Separator), "")
 			}
 		}
-		if err := r.session.Close(context.WithoutCancel(ctx)); err != nil && now.Error == nil {
-			now.Error = cfg.Errorf(r.place, "", "%v", err)
+		if err := p.Close(context.WithoutCancel(ctx)); err != nil && now.Error == nil {
+			now.Error = cfg.Errorf(p.place, "", "%v", err)
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -108,7 +108,7 @@ func checkConnections(cfg *config.Config) error {
 }
 
 // bootProblem says why a worker could not boot, at the place in the file that asked for it.
-func bootProblem(cfg *config.Config, r *runner, err error) *config.Error {
+func bootProblem(cfg *config.Config, p *pool, err error) *config.Error {
 	var raised *sandbox.HandlerError
 	var level *tree.LevelError
 	var deadline *sandbox.DeadlineError
@@ -116,11 +116,11 @@ func bootProblem(cfg *config.Config, r *runner, err error) *config.Error {
 	switch {
 	case errors.As(err, &raised) && raised.Fault.Type == "offer":
 		text, hint, _ := strings.Cut(raised.Fault.Text, "; ")
-		return cfg.Errorf(r.place, hint, "%s: %s", r.what, text)
+		return cfg.Errorf(p.place, hint, "%s: %s", p.spec.Name, text)
 	case errors.As(err, &level):
 		hint = "this host gives less: lower level in [sandbox], or leave it out"
 	case errors.As(err, &deadline):
 		hint = "code that takes longer to load needs a larger start_timeout in [sandbox]"
 	}
-	return cfg.Errorf(r.place, hint, "%v", err)
+	return cfg.Errorf(p.place, hint, "%v", err)
 }

@@ -1,4 +1,4 @@
-// Package engine composes a running system from a configuration: store, pipeline, connections and the sessions of the
+// Package engine composes a running system from a configuration: store, pipeline, connections and the pools of
 // workers. It is what `coppice serve` runs.
 package engine
 

@@ -9,17 +9,16 @@ import (
 	"coppice.dev/coppice/sandbox"
 )
 
-// Run makes one attempt in the function's session. The worker is made ready first, so that a slow start is not charged to
-// the function's deadline.
+// Run makes one attempt in the function's pool. The function's deadline begins with the request: neither a slow start nor the
+// wait for another function of a shared worker is charged to it.
 func (r *runner) Run(ctx context.Context, m *message.Message, attempt int) (pipeline.Answer, error) {
-	if err := r.session.Boot(ctx); err != nil {
+	p, err := r.pool(m.Inbound)
+	if err != nil {
 		return pipeline.Answer{}, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, r.deadline)
-	defer cancel()
-	result, err := r.session.Dispatch(bounded, sandbox.Request{
+	result, err := p.Dispatch(ctx, sandbox.Request{
 		Phase: r.phase, Name: r.name, Message: int64(m.ID), Inbound: m.Inbound, Type: m.Type, ControlID: m.ControlID,
-		Received: m.Received, Attempt: attempt, Body: m.Body,
+		Received: m.Received, Attempt: attempt, Timeout: r.deadline, Body: m.Body,
 	})
 	if err != nil {
 		return pipeline.Answer{}, r.failure(err)
@@ -32,7 +31,7 @@ func (r *runner) Run(ctx context.Context, m *message.Message, attempt int) (pipe
 	return answer, nil
 }
 
-// failure puts an error of the session into the pipeline's terms. What is nobody's fault stays as it is.
+// failure puts an error of the pool into the pipeline's terms. What is nobody's fault stays as it is.
 func (r *runner) failure(err error) error {
 	f := &pipeline.Failure{Code: r.code}
 	switch sandbox.Blame(err) {
@@ -47,12 +46,15 @@ func (r *runner) failure(err error) error {
 	var deadline *sandbox.DeadlineError
 	var crash *sandbox.CrashError
 	var violation *sandbox.ViolationError
+	var limit *sandbox.LimitError
 	switch {
 	case errors.As(err, &handler):
 		f.Fault = message.Fault{Kind: "handler", Type: handler.Fault.Type, Text: handler.Fault.Text, Traceback: handler.Fault.Traceback}
 	case errors.As(err, &deadline):
 		f.Fault = message.Fault{Kind: "deadline", Text: deadline.Error()}
 		f.Took = deadline.After
+	case errors.As(err, &limit):
+		f.Fault = message.Fault{Kind: "limit", Type: limit.Limit, Text: limit.Error()}
 	case errors.As(err, &crash):
 		f.Fault = message.Fault{Kind: "crash", Text: crash.Error()}
 	case errors.As(err, &violation):

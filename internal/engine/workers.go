@@ -8,6 +8,8 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,11 +26,20 @@ const (
 	routerDeadline  = 5 * time.Second
 )
 
-// workers are the sessions of a configuration: one for each handler and one for each router.
+// workers are the pools of a configuration, and the functions that run in them.
 type workers struct {
 	handlers map[string]*runner
 	routers  map[string]*runner
-	order    []*runner // in file order, routers first
+	pools    []*pool // in file order, routers first
+}
+
+// pool is one pool with what is told of it.
+type pool struct {
+	*sandbox.Pool
+	spec  sandbox.Spec
+	place []string // in the configuration
+	// shared is by what a pool is found that more than one handler has; empty for others.
+	shared string
 }
 
 type workerOptions struct {
@@ -38,66 +49,69 @@ type workerOptions struct {
 	observer sandbox.Observer
 }
 
-// newWorkers makes the sessions; it starts no worker. It finds the programs that workers are, and writes the SDK of
+// newWorkers makes the pools; it starts no worker. It finds the programs that workers are, and writes the SDK of
 // each language that one of them needs.
 func newWorkers(ctx context.Context, cfg *config.Config, code Snapshot, o workerOptions) (*workers, error) {
 	w := &workers{handlers: map[string]*runner{}, routers: map[string]*runner{}}
-	b := &building{cfg: cfg, code: code, o: o, found: map[string][]string{}}
-	var errs config.Errors
-	add := func(to map[string]*runner, key string, place []string, ref config.Ref, r *runner, settings map[string]any) error {
-		spec, err := b.spec(ctx, place, ref, r, settings)
-		var bad *config.Error
-		if errors.Is(err, errTold) {
-			return nil
-		}
-		if errors.As(err, &bad) {
-			errs = append(errs, bad)
-			return nil
-		}
-		if err == nil {
-			r.session, err = sandbox.New(spec)
-		}
-		if err != nil {
-			return err
-		}
-		r.place = place
-		to[key] = r
-		w.order = append(w.order, r)
-		return nil
-	}
+	b := &building{cfg: cfg, code: code, o: o, found: map[string][]string{}, w: w}
 	for _, in := range cfg.Inbounds {
 		if in.Router == nil {
 			continue
 		}
-		r := &runner{what: "router of inbound " + in.Name, phase: wire.PhaseRoute, name: in.Router.Name, deadline: routerDeadline, code: code.Hash}
-		if err := add(w.routers, in.Name, []string{"inbound", in.Name, "router"}, *in.Router, r, nil); err != nil {
+		r := &runner{phase: wire.PhaseRoute, name: in.Router.Name, deadline: routerDeadline, code: code.Hash, pools: map[string]*pool{}}
+		if err := b.add(ctx, "router of inbound "+in.Name, []string{"inbound", in.Name, "router"}, *in.Router, r, nil, ""); err != nil {
 			return nil, err
 		}
+		w.routers[in.Name] = r
 	}
 	for _, h := range cfg.Handlers {
 		ref, key := config.Ref{Command: h.Command, Name: h.Name}, "command"
 		if h.Run != nil {
 			ref, key = *h.Run, "run"
 		}
-		r := &runner{what: "handler " + h.Name, phase: wire.PhaseHandle, name: ref.Name, deadline: h.Deadline, code: code.Hash}
-		if err := add(w.handlers, h.Name, []string{"handler", h.Name, key}, ref, r, h.Settings); err != nil {
+		r := &runner{phase: wire.PhaseHandle, name: ref.Name, deadline: h.Deadline, code: code.Hash, pools: map[string]*pool{}}
+		place := []string{"handler", h.Name, key}
+		for _, inbound := range servedBy(cfg, h) {
+			if err := b.add(ctx, "handler "+h.Name, place, ref, r, &h, inbound); err != nil {
+				return nil, err
+			}
+		}
+		w.handlers[h.Name] = r
+	}
+	if len(b.errs) > 0 {
+		return nil, b.errs
+	}
+	for _, p := range w.pools {
+		var err error
+		if p.Pool, err = sandbox.New(p.spec); err != nil {
 			return nil, err
 		}
-	}
-	if len(errs) > 0 {
-		return nil, errs
 	}
 	return w, nil
 }
 
-// close ends all sessions at the same time.
+// servedBy lists the inbounds for which a handler has workers of their own: those that may give it messages, or "" for all.
+func servedBy(cfg *config.Config, h config.Handler) []string {
+	if h.Per != "inbound" {
+		return []string{""}
+	}
+	var out []string
+	for _, in := range cfg.Inbounds {
+		if in.Router != nil || slices.Contains(in.Handlers, h.Name) {
+			out = append(out, in.Name)
+		}
+	}
+	return out
+}
+
+// close ends all pools at the same time.
 func (w *workers) close(ctx context.Context) error {
-	errs := make([]error, len(w.order))
+	errs := make([]error, len(w.pools))
 	var all sync.WaitGroup
-	for i, r := range w.order {
+	for i, p := range w.pools {
 		all.Go(func() {
-			if err := r.session.Close(ctx); err != nil {
-				errs[i] = fmt.Errorf("close worker of %s: %w", r.what, err)
+			if err := p.Close(ctx); err != nil {
+				errs[i] = fmt.Errorf("close worker of %s: %w", p.spec.Name, err)
 			}
 		})
 	}
@@ -105,22 +119,65 @@ func (w *workers) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// building makes sessions' specs, and finds each interpreter once.
+// building makes pools' specs, and finds each interpreter once.
 type building struct {
 	cfg  *config.Config
 	code Snapshot
 	o    workerOptions
+	w    *workers
+	errs config.Errors // all that is wrong with the configuration
 
 	found map[string][]string // by language; nil for one whose lack has been reported
 }
 
-func (b *building) spec(ctx context.Context, place []string, ref config.Ref, r *runner, settings map[string]any) (sandbox.Spec, error) {
+// add gives a function a pool for an inbound, or for all: a new one, or the one that another handler of the inbound with the
+// same code and settings has. h is nil for a router. What is wrong with the configuration goes to errs.
+func (b *building) add(ctx context.Context, what string, place []string, ref config.Ref, r *runner, h *config.Handler, inbound string) error {
+	spec, err := b.spec(ctx, what, place, ref, r, h)
+	var bad *config.Error
+	switch {
+	case errors.Is(err, errTold):
+		return nil
+	case errors.As(err, &bad):
+		if !slices.ContainsFunc(b.errs, func(e *config.Error) bool { return e.Error() == bad.Error() }) { // one for each inbound otherwise
+			b.errs = append(b.errs, bad)
+		}
+		return nil
+	case err != nil:
+		return err
+	}
+	shared := ""
+	if inbound != "" {
+		shared = fmt.Sprintf("%q %q %q %v %d %+v", inbound, spec.Command, spec.File, spec.Settings, spec.Standbys, spec.Limits)
+		for _, p := range b.w.pools {
+			if p.shared == shared {
+				p.spec.Name = strings.Replace(p.spec.Name, " for inbound", " and "+h.Name+" for inbound", 1)
+				p.spec.Offers = append(p.spec.Offers, spec.Offers...)
+				r.pools[inbound] = p
+				return nil
+			}
+		}
+		spec.Name += " for inbound " + inbound
+	}
+	p := &pool{spec: spec, place: place, shared: shared}
+	b.w.pools = append(b.w.pools, p)
+	r.pools[inbound] = p
+	return nil
+}
+
+func (b *building) spec(ctx context.Context, what string, place []string, ref config.Ref, r *runner, h *config.Handler) (sandbox.Spec, error) {
 	spec := sandbox.Spec{
-		Name:     r.what,
-		Offers:   []wire.Offer{{Phase: r.phase, Name: r.name}},
-		Settings: settings,
-		Scratch:  b.o.scratch, StartTimeout: b.cfg.Sandbox.StartTimeout,
+		Name:    what,
+		Offers:  []wire.Offer{{Phase: r.phase, Name: r.name}},
+		Scratch: b.o.scratch, StartTimeout: b.cfg.Sandbox.StartTimeout,
 		Observer: b.o.observer,
+	}
+	if h != nil {
+		spec.Settings, spec.Standbys, spec.Fresh = h.Settings, h.Standbys, h.Per == "message"
+		spec.Limits = sandbox.Limits{CPU: h.Limits.CPU, IdleCPU: h.Limits.IdleCPU, Output: h.Limits.Output, Memory: h.Limits.Memory, Idle: h.Limits.Idle}
+		if h.Protocol == "exec" {
+			spec.Exec, spec.ExecTo = true, h.To
+		}
 	}
 	if level := b.cfg.Sandbox.Level; level != "" {
 		var err error
@@ -185,9 +242,7 @@ func (b *building) program(name string) (string, error) {
 
 // runner is one function as the pipeline sees it.
 type runner struct {
-	what     string
-	place    []string // in the configuration
-	session  *sandbox.Pool
+	pools    map[string]*pool // by inbound, or one for all under ""
 	phase    wire.Phase
 	name     string
 	deadline time.Duration
@@ -195,3 +250,13 @@ type runner struct {
 }
 
 var _ pipeline.Runner = (*runner)(nil)
+
+// pool is where the messages of an inbound are worked on.
+func (r *runner) pool(inbound string) (*pool, error) {
+	for _, name := range []string{inbound, ""} {
+		if p := r.pools[name]; p != nil {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("inbound %s gives no messages to %s", inbound, r.name)
+}

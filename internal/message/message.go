@@ -122,7 +122,7 @@ type Outcome struct {
 
 // Fault tells whose error ended a run, in the terms of the worker's language.
 type Fault struct {
-	Kind      string // "handler", "deadline", "crash", "violation", "destination", "route"
+	Kind      string // "handler", "deadline", "crash", "violation", "limit", "destination", "route"
 	Type      string // the remote exception's type, or the violation's name
 	Text      string
 	Traceback string
