@@ -32,13 +32,12 @@ func filter(t *testing.T, script string, change ...func(*Spec)) *stand {
 func TestExec(t *testing.T) {
 	large := strings.Repeat("0123456789abcdef", 256<<10) // 4 MiB, which no pipe holds
 	for name, c := range map[string]struct{ script, body, want string }{
-		"filter":             {"tr a-z A-Z", "abc\x00\xff\r", "ABC\x00\xff\r"},
-		"large, as it comes": {"cat", large, large},      // red with the body written before anything is read
-		"reads nothing":      {"echo ok", large, "ok\n"}, // red with the wait for written before the limit
-		"reads a line":       {"head -n 1", "one\n" + large, "one\n"},
-		"says nothing":       {"cat >/dev/null", "abc", ""},
-		"environment":        {`echo "$COPPICE_MESSAGE $COPPICE_ATTEMPT $COPPICE_SETTING_a $COPPICE_SETTING_n ${COPPICE_SETTING_list-none} ${COPPICE_WIRE-none}"`, "", "5 1 b c 7 none none\n"},
-		// Red without the end of the wire at the exit, by which a held pipe is let go.
+		"filter":                 {"tr a-z A-Z", "abc\x00\xff\r", "ABC\x00\xff\r"},
+		"large, as it comes":     {"cat", large, large}, // red with the body written before anything is read
+		"reads nothing":          {"echo ok", large, "ok\n"},
+		"reads a line":           {"head -n 1", "one\n" + large, "one\n"},
+		"says nothing":           {"cat >/dev/null", "abc", ""},
+		"environment":            {`echo "$COPPICE_MESSAGE $COPPICE_ATTEMPT $COPPICE_SETTING_a $COPPICE_SETTING_n ${COPPICE_SETTING_list-none} ${COPPICE_WIRE-none}"`, "", "5 1 b c 7 none none\n"},
 		"leaves a holder behind": {"sleep 60 & echo ok", "", "ok\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,13 +81,13 @@ func TestExecFails(t *testing.T) {
 		"hangs":                  {"sleep 60", deadline(), Worker},
 		// Red without the wait for the exit behind the end of stdout (half an answer is taken for a whole one).
 		"closes stdout and hangs": {"echo ok; exec >&-; sleep 60", deadline(), Worker},
-		"too much":                {"yes", handlerError("result"), Message}, // red without io.LimitReader: it never ends
+		"too much":                {"yes", handlerError("result"), Message}, // red without io.LimitReader, and with the wait for written before the limit
 		"too much on stderr":      {"yes >&2", as(func(e *LimitError) bool { return e.Limit == LimitOutput }), Worker},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := filter(t, `case "$COPPICE_MESSAGE" in 1) `+c.script+` ;; *) cat ;; esac`, func(s *Spec) { s.Limits.Output = 1 << 20 })
-			if _, err := b.dispatch("f", 1, "abc", 2*time.Second); !c.want(err) || Blame(err) != c.blame {
+			if _, err := b.dispatch("f", 1, strings.Repeat("abc", 1<<20), 2*time.Second); !c.want(err) || Blame(err) != c.blame {
 				t.Errorf("%T %v, blame %v", err, err, Blame(err))
 			}
 			if r, err := b.dispatch("f", 2, "abc", long); err != nil || string(r.Sends[0].Body) != "abc" {

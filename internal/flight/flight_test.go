@@ -137,7 +137,7 @@ func TestKeep(t *testing.T) {
 // size in Read.
 func TestForeign(t *testing.T) {
 	dir := t.TempDir()
-	large, err := json.Marshal(Record{Worker: strings.Repeat("x", recordCap)})
+	large, err := json.Marshal(Record{Worker: strings.Repeat("x", recordCap), Tree: tree.Report{Level: tree.Group}})
 	if err != nil {
 		t.Fatal(err)
 	}
