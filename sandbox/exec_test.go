@@ -81,7 +81,7 @@ func TestExecFails(t *testing.T) {
 		"hangs":                  {"sleep 60", deadline(), Worker},
 		// Red without the wait for the exit behind the end of stdout (half an answer is taken for a whole one).
 		"closes stdout and hangs": {"echo ok; exec >&-; sleep 60", deadline(), Worker},
-		"too much":                {"yes", handlerError("result"), Message}, // red without io.LimitReader, and with the wait for written before the limit
+		"too much":                {"yes", handlerError("result"), Message}, // red without io.LimitReader
 		"too much on stderr":      {"yes >&2", as(func(e *LimitError) bool { return e.Limit == LimitOutput }), Worker},
 	} {
 		t.Run(name, func(t *testing.T) {
