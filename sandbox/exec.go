@@ -82,10 +82,7 @@ func (s *session) through(ctx context.Context, body []byte) ([]byte, error) {
 		s.worker.Write(body)
 		s.worker.CloseWrite()
 	}()
-	most := int64(s.x.caps.Frame)
-	if s.spec.FrameCap > 0 {
-		most = int64(s.spec.FrameCap)
-	}
+	most := int64(s.spec.caps().Frame)
 	out, err := io.ReadAll(io.LimitReader(s.worker, most+1))
 	if err == nil && int64(len(out)) <= most {
 		select {

@@ -40,6 +40,9 @@ func (r *Request) check() error {
 	return checkFunction(r.Phase, r.Name)
 }
 
+// timeout is what an attempt has, besides the dispatch's deadline; 0 if there is no such.
+func (r *Request) timeout(spec *Spec) time.Duration { return cmp.Or(r.Timeout, spec.Timeout) }
+
 // wire is the request as it goes to the worker, under an id of its own.
 func (r *Request) wire(timeout time.Duration) *wire.Request {
 	return &wire.Request{
@@ -84,6 +87,7 @@ type Pool struct {
 
 	standby standbys
 	breaker breaker
+	off     *office // in the place of all of these, if the functions are called in this process
 
 	// clear are the scratch folders that are being removed. The next worker does not wait for them; Close does.
 	clear clearing
@@ -95,7 +99,14 @@ func New(spec Spec) (*Pool, error) {
 	if err := spec.check(); err != nil {
 		return nil, fmt.Errorf("new pool %q: %w", spec.Name, err)
 	}
-	return newPool(spec.filled(), host), nil
+	p := newPool(spec.filled(), host)
+	if len(spec.Functions) > 0 {
+		var err error
+		if p.off, err = newOffice(&p.spec); err != nil {
+			return nil, fmt.Errorf("new pool %q: %w", spec.Name, err)
+		}
+	}
+	return p, nil
 }
 
 func newPool(spec Spec, start starter) *Pool {
@@ -112,8 +123,11 @@ func newPool(spec Spec, start starter) *Pool {
 // Boot makes sure that a worker is ready, and starts one if none is. It returns what Dispatch would for a worker that
 // cannot boot. ctx needs no deadline: Spec.StartTimeout bounds the start.
 func (p *Pool) Boot(ctx context.Context) error {
-	if p.spec.Exec {
+	switch {
+	case p.spec.Exec:
 		return nil // nothing is started before there is a message
+	case p.off != nil:
+		return p.off.boot(&p.spec)
 	}
 	s, err := p.take(ctx)
 	if err != nil {
@@ -139,7 +153,7 @@ func (p *Pool) Boot(ctx context.Context) error {
 // What the worker wrote, or that it died, before the request's first byte is charged to no message: the worker is replaced
 // and the dispatch goes on. If it dies while the request lies unread in the pipe, nobody can tell: that is a *CrashError.
 func (p *Pool) Dispatch(ctx context.Context, r Request) (Result, error) {
-	if _, ok := ctx.Deadline(); !ok && cmp.Or(r.Timeout, p.spec.Timeout) <= 0 {
+	if _, ok := ctx.Deadline(); !ok && r.timeout(&p.spec) <= 0 {
 		return Result{}, errors.New("dispatch: neither the context has a deadline nor the request a Timeout")
 	}
 	if err := r.check(); err != nil {
@@ -150,6 +164,9 @@ func (p *Pool) Dispatch(ctx context.Context, r Request) (Result, error) {
 	}
 	if p.spec.Exec && r.Phase != wire.PhaseHandle {
 		return Result{}, errors.New("dispatch: a program that is executed for each message is no router")
+	}
+	if p.off != nil {
+		return p.off.dispatch(ctx, &r, p)
 	}
 	s, err := p.take(ctx)
 	if err != nil {
@@ -239,6 +256,9 @@ func (p *Pool) Close(ctx context.Context) error {
 		close(p.done)
 	}
 	p.mu.Unlock()
+	if p.off != nil {
+		return p.off.close(ctx)
+	}
 	errs := make([]error, len(p.seats)+1)
 	var all sync.WaitGroup
 	for i, s := range p.seats {

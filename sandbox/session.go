@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -161,7 +160,7 @@ func (s *session) boot(ctx context.Context) error {
 
 // timed makes one dispatch, within the time that an attempt has.
 func (s *session) timed(ctx context.Context, r *Request) (Result, error) {
-	if most := cmp.Or(r.Timeout, s.spec.Timeout); most > 0 {
+	if most := r.timeout(s.spec); most > 0 {
 		bounded, cancel := context.WithTimeout(ctx, most)
 		defer cancel()
 		ctx = bounded
@@ -194,8 +193,7 @@ func (s *session) dispatch(ctx context.Context, r *Request) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{Handlers: answer.Handlers, Sends: answer.Sends, Dropped: answer.Dropped, Drop: answer.Drop,
-		Tags: answer.Tags, Took: time.Since(began)}, nil
+	return resultOf(answer, time.Since(began))
 }
 
 // bounded runs a piece of the protocol under ctx, and judges what went wrong. The end of ctx, or of the worker, ends the

@@ -11,6 +11,7 @@ import (
 
 	"coppice.dev/coppice/tree"
 	"coppice.dev/coppice/wire"
+	"coppice.dev/coppice/worker"
 )
 
 // Spec says what a pool's workers are, how many there are, and what they may use. It is not changed after New.
@@ -20,6 +21,11 @@ type Spec struct {
 	// Command is the worker's program, an absolute path, and its arguments. It speaks the protocol of package wire: a
 	// program made with package worker, or an interpreter with an SDK.
 	Command []string
+	// Functions, if there are any, are called in this process, and there is no worker, no Command and no containment: for
+	// embedding code that is trusted, and for tests. Results and errors are those that a worker with the same functions would
+	// give. One that overruns its deadline cannot be cut: it keeps its place among Workers until it returns. Limits and
+	// Attempts mean nothing.
+	Functions []worker.Function
 	// Exec says that Command is no worker: it is executed once for each dispatch, as a filter is. The body is its stdin, and
 	// what it writes to stdout is sent to each of ExecTo. A status other than 0 is a *HandlerError, death by a signal a
 	// *CrashError. It cannot be a router, and there are no standbys of it. ExecMessage and its like say what it is told.
@@ -68,10 +74,15 @@ type Spec struct {
 
 func (s *Spec) check() error {
 	switch {
+	case len(s.Functions) > 0 && (len(s.Command) > 0 || s.Exec || s.Fresh || s.Standbys > 0 || s.File != "" || s.Level > 0 || s.Rung != ""):
+		return errors.New("functions that are called in this process have no worker: no command, file, level, standbys")
+	case len(s.Functions) > 0:
 	case len(s.Command) == 0:
 		return errors.New("no command")
 	case !filepath.IsAbs(s.Command[0]):
 		return fmt.Errorf("the command %q is no absolute path", s.Command[0])
+	}
+	switch {
 	case s.FrameCap < 0 || int64(s.FrameCap) > math.MaxUint32:
 		return fmt.Errorf("a frame cap of %d bytes", s.FrameCap)
 	case s.Workers < 0 || s.Standbys < 0 || s.Attempts < 0:
@@ -99,6 +110,15 @@ func (s Spec) filled() Spec {
 	s.KillTimeout = cmp.Or(s.KillTimeout, 10*time.Second)
 	s.Limits = s.Limits.filled()
 	return s
+}
+
+// caps are those of the frames to and from a worker that is ready.
+func (s *Spec) caps() wire.Caps {
+	c := wire.DefaultCaps()
+	if s.FrameCap > 0 {
+		c.Frame = s.FrameCap
+	}
+	return c
 }
 
 // boot is the first message to every worker of the pool.

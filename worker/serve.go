@@ -154,14 +154,24 @@ func (s *server) next(ctx context.Context) (more bool, err error) {
 	if !ok {
 		return false, outOfOrder(m)
 	}
-	answer := s.call(ctx, request)
-	err = s.write(answer)
-	var over *wire.Violation
-	if errors.As(err, &over) { // found before a byte was written
-		text := fmt.Sprintf("the result of %q is too large: %s", request.Name, over.Detail)
-		err = s.write(fail(request, faultResult, text, ""))
+	_, frame, err := s.answer(ctx, request)
+	if err != nil {
+		return true, err
 	}
+	_, err = frame.WriteTo(s.w)
 	return true, err
+}
+
+// answer calls a function and encodes its answer. One that does not fit into a frame is the function's fault.
+func (s *server) answer(ctx context.Context, request *wire.Request) (wire.Message, *wire.Frame, error) {
+	answer := s.call(ctx, request)
+	frame, err := wire.Encode(answer, s.caps)
+	var over *wire.Violation
+	if errors.As(err, &over) {
+		answer = fail(request, faultResult, fmt.Sprintf("the result of %q is too large: %s", request.Name, over.Detail), "")
+		frame, err = wire.Encode(answer, s.caps)
+	}
+	return answer, frame, err
 }
 
 // call calls a function and makes its answer, whatever it does short of ending the process.
