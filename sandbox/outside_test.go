@@ -43,14 +43,25 @@ func look(pid int) (process, string) {
 	return process{pid, f[19]}, f[0]
 }
 
-// victims are the living victims of this binary with the token; all of them if it is empty.
+// mark begins every token of this run, in whatever language the victim is written that carries it among its arguments.
+func mark() string { return fmt.Sprintf("t%d-", os.Getpid()) }
+
+// carries says whether these are the arguments of a victim with the token; of any victim if it is empty.
+func carries(args []string, token string) bool {
+	if token != "" {
+		return slices.Contains(args, token)
+	}
+	return len(args) > 2 && args[0] == program() && args[1] == "victim" ||
+		slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, mark()) })
+}
+
+// victims are the living victims with the token; all of them if it is empty.
 func victims(token string) []process {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	var out []process
 	for _, dir := range dirs {
 		line, _ := os.ReadFile(dir + "/cmdline")
-		args := strings.Split(string(line), "\x00")
-		if len(args) < 4 || args[0] != program() || args[1] != "victim" || token != "" && args[3] != token {
+		if !carries(strings.Split(string(line), "\x00"), token) {
 			continue
 		}
 		pid, _ := strconv.Atoi(filepath.Base(dir))

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"slices"
@@ -49,7 +48,7 @@ func pool(t *testing.T, victim string, change ...func(*Spec)) *stand {
 	if runtime.GOOS != "linux" {
 		t.Skip("missing: /proc, to look at the victims from outside")
 	}
-	b := &stand{t: t, token: fmt.Sprintf("t%d-%d", os.Getpid(), tokens.Add(1))}
+	b := &stand{t: t, token: mark() + strconv.FormatInt(tokens.Add(1), 10)}
 	spec := Spec{Name: "test/" + victim, Command: []string{program(), "victim", victim, b.token}, Scratch: t.TempDir(),
 		Env: []string{"GORACE=atexit_sleep_ms=0"}} // a program with the race detector takes a second to end otherwise
 	spec.Observer = Observer{

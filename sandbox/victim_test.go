@@ -29,6 +29,13 @@ func victim(name string) {
 		good()
 	case "raw":
 		raw()
+	case "hostile":
+		hostile()
+	case "spin":
+		spin()
+	case "copy": // a child that answers as its parent does
+		b, _ := os.ReadFile("answer")
+		os.NewFile(4, "w").Write(b)
 	case "example":
 		worker.Main(worker.Handler("greet", func(_ context.Context, m *worker.Message) (worker.Result, error) {
 			return worker.Send("greetings", append([]byte("hello, "), m.Body...)), nil
@@ -89,12 +96,8 @@ func good() {
 		"fork-hang":   func(*worker.Message) error { grandchild(); time.Sleep(lifetime); return nil },
 		"fork-exit":   func(*worker.Message) error { grandchild(); os.Exit(0); return nil },
 		"fork-answer": func(*worker.Message) error { grandchild(); return nil },
-		"spin": func(*worker.Message) error {
-			for end := time.Now().Add(lifetime); time.Now().Before(end); {
-			}
-			return nil
-		},
-		"print": func(m *worker.Message) error { os.Stdout.Write(m.Body); return nil },
+		"spin":        func(*worker.Message) error { spin(); return nil },
+		"print":       func(m *worker.Message) error { os.Stdout.Write(m.Body); return nil },
 		"both": func(*worker.Message) error {
 			fmt.Println("to stdout")
 			fmt.Fprintln(os.Stderr, "to stderr")
@@ -125,6 +128,11 @@ func good() {
 			return worker.Send("out", []byte(strings.Join(os.Environ(), "\n"))), err
 		}))
 	worker.Main(list...)
+}
+
+func spin() {
+	for end := time.Now().Add(lifetime); time.Now().Before(end); {
+	}
 }
 
 // pour writes so much to stderr, in lines of 1 KiB.
