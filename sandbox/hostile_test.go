@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -304,6 +305,41 @@ func TestHostileBoot(t *testing.T) {
 					t.Errorf("told of %+v", cuts)
 				}
 			})
+		}
+	})
+}
+
+// TestCPUIsOfOneDispatch: a worker that uses little for each of many messages is not cut for what it used in its life. Red
+// without the w.used.sum = 0 of cpuWatch's first look.
+func TestCPUIsOfOneDispatch(t *testing.T) {
+	inEachLanguage(t, func(t *testing.T, command []string) {
+		b := hostilePool(t, command, func(s *Spec) { s.Limits.CPU = 600 * time.Millisecond })
+		for message := int64(1); message <= 12; message++ {
+			if _, err := b.dispatch("burn", message, "", long); err != nil {
+				t.Fatalf("message %d: %v", message, err)
+			}
+		}
+		if cuts, _ := b.told(); len(cuts) != 0 {
+			t.Errorf("told of %+v", cuts)
+		}
+	})
+}
+
+// TestEngineIsClosed: a worker of the same user opens neither the engine's environment nor its memory, as /proc offers them. Red
+// without DropCapabilities in hosted.start, as root on pidns.
+func TestEngineIsClosed(t *testing.T) {
+	inEachLanguage(t, func(t *testing.T, command []string) {
+		b := hostilePool(t, command, func(*Spec) {})
+		b.fine(1)
+		if !b.guarded() {
+			t.Skip("missing: Landlock, or a namespace, to keep the worker off the engine")
+		}
+		for file, want := range map[string]string{"environ": "refused", "mem": "refused", "stat": "opened"} {
+			path := fmt.Sprintf("/proc/%d/%s", os.Getpid(), file)
+			r, err := b.dispatch("peek", 2, path, long)
+			if err != nil || string(r.Sends[0].Body) != want {
+				t.Errorf("%s: %+v, %v; want %s", path, r, err, want)
+			}
 		}
 	})
 }

@@ -188,6 +188,17 @@ func (h hand) act(r heard, body []byte) {
 	case "kill the parent":
 		killParent()
 		h.w.Write(right)
+	case "peek": // into the file that the body names
+		answer := "refused"
+		if f, err := os.Open(string(body)); err == nil {
+			f.Close()
+			answer = "opened"
+		}
+		h.w.Write(r.result([]byte(answer)))
+	case "burn": // 100 ms, or so
+		for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); {
+		}
+		h.w.Write(right)
 	case "exit":
 		os.Exit(3)
 	case "signal":

@@ -238,13 +238,14 @@ func (p *parser) unicode() (rune, error) {
 	if err != nil || !utf16.IsSurrogate(r) {
 		return r, err
 	}
-	if p.at+1 < len(p.in) && p.in[p.at] == '\\' && p.in[p.at+1] == 'u' {
+	const low = 0xdc00 // where second halves begin: one that comes first is a fault by itself, whatever follows it
+	if r < low && p.at+1 < len(p.in) && p.in[p.at] == '\\' && p.in[p.at+1] == 'u' {
 		p.at += 2
-		low, err := p.hex4()
+		second, err := p.hex4()
 		if err != nil {
 			return 0, err
 		}
-		if whole := utf16.DecodeRune(r, low); whole != utf8.RuneError {
+		if whole := utf16.DecodeRune(r, second); whole != utf8.RuneError {
 			return whole, nil
 		}
 	}

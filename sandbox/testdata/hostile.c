@@ -1,6 +1,7 @@
 /* The program of TestHostile in C: hostile_victim_test.go says what each behaviour is. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -313,6 +314,17 @@ static void act(const struct heard *r)
 		say(ready());
 	else if (IS("kill the parent")) {
 		kill(getppid(), SIGKILL);
+		say(right);
+	} else if (IS("peek")) {
+		char *path = strndup((char *)r->body.at, r->body.size);
+		const char *answer = open(path, O_RDONLY) < 0 ? "refused" : "opened";
+		say(result(r->id, r->name, (struct bytes){(unsigned char *)answer, strlen(answer)}));
+	} else if (IS("burn")) {
+		struct timespec from, now;
+		clock_gettime(CLOCK_MONOTONIC, &from);
+		do
+			clock_gettime(CLOCK_MONOTONIC, &now);
+		while ((now.tv_sec - from.tv_sec) * 1000 + (now.tv_nsec - from.tv_nsec) / 1000000 < 100);
 		say(right);
 	} else if (IS("exit"))
 		_exit(3);

@@ -199,6 +199,17 @@ def act(r, body):
         except PermissionError:
             pass
         write(right)
+    elif name == "peek":
+        try:
+            os.close(os.open(body, os.O_RDONLY))
+            write(result(r, b"opened"))
+        except OSError:
+            write(result(r, b"refused"))
+    elif name == "burn":
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            pass
+        write(right)
     elif name == "exit":
         os._exit(3)
     elif name == "signal":
