@@ -100,9 +100,8 @@ func (h hand) act(r heard, body []byte) {
 	case "flood":
 		h.w.Write(right)
 		done()
-		for b := make([]byte, 1<<20); ; {
-			h.w.Write(b)
-		}
+		h.w.Write(make([]byte, 64<<20))
+		time.Sleep(lifetime)
 	case "read nothing more":
 		h.w.Write(right)
 		time.Sleep(lifetime)

@@ -218,11 +218,11 @@ static void act(const struct heard *r)
 	if (IS("echo"))
 		say(right);
 	else if (IS("flood")) {
-		static char b[1 << 20];
+		static char b[64 << 20];
 		say(right);
 		done();
-		for (;;)
-			put(4, b, sizeof b);
+		put(4, b, sizeof b);
+		linger();
 	} else if (IS("read nothing more")) {
 		say(right);
 		linger();

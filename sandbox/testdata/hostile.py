@@ -117,8 +117,8 @@ def act(r, body):
     elif name == "flood":
         write(right)
         done()
-        while True:
-            write(bytes(1 << 20))
+        write(bytes(64 << 20))
+        linger()
     elif name == "read nothing more":
         write(right)
         linger()
