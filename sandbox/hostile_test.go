@@ -333,7 +333,7 @@ func TestCPUIsOfOneDispatch(t *testing.T) {
 }
 
 // TestEngineIsClosed: a worker of the same user opens neither the engine's environment nor its memory, as /proc offers them. Red
-// without DropCapabilities in hosted.start, as root on pidns.
+// without DropCapabilities in hosted.start, as root.
 func TestEngineIsClosed(t *testing.T) {
 	inEachLanguage(t, func(t *testing.T, command []string) {
 		b := hostilePool(t, command, func(*Spec) {})
