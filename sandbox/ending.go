@@ -22,6 +22,9 @@ type ending struct {
 // everything that belonged to the worker has been cleared away.
 func (s *session) end(why error, message int64) *ending {
 	e := &ending{session: s, why: why, message: message, at: time.Now(), done: make(chan struct{})}
+	if gone := s.gone.Load(); gone != nil {
+		e.at = *gone // nobody has looked since
+	}
 	go func() {
 		defer close(e.done)
 		report, err := e.kill()
@@ -67,8 +70,12 @@ func (e *ending) settle(report tree.Report, err error) {
 		s.acts.Wait()
 		s.tidy()
 	}
+	why, orderly := e.why, expected(e.why)
+	if orderly {
+		why = nil
+	}
 	if f := s.spec.Observer.Cut; f != nil {
-		f(Cut{Session: s.spec.Name, Why: reason(e.why), Message: e.message, Report: report, Status: s.worker.Status(), Err: err,
+		f(Cut{Session: s.spec.Name, Why: why, Expected: orderly, Message: e.message, Report: report, Status: s.worker.Status(), Err: err,
 			Output: s.worker.tail(), At: e.at, Steps: s.x.record.steps(), Said: string(s.x.record.said), Heard: string(s.x.record.heard)})
 	}
 }
@@ -94,12 +101,9 @@ var (
 	errIdle  = errors.New("it was idle for too long") // Limits.Idle
 )
 
-// reason is why a worker was cut, for its observer: nothing, if its end was in order.
-func reason(why error) error {
-	if errors.Is(why, ErrClosed) || errors.Is(why, errSpent) || errors.Is(why, errIdle) {
-		return nil
-	}
-	return why
+// expected says that a worker's end was in order.
+func expected(why error) bool {
+	return errors.Is(why, ErrClosed) || errors.Is(why, errSpent) || errors.Is(why, errIdle)
 }
 
 // cause is the report's word for why a worker was cut.

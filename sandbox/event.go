@@ -21,6 +21,8 @@ type Cut struct {
 	// Why is the error for which the worker was cut; nil when the pool was closed, the worker ended by itself between
 	// dispatches, or its end was in order (Spec.Fresh, Limits.Idle).
 	Why error
+	// Expected says that nothing is to be explained: the pool was closed, or the worker's time was over.
+	Expected bool
 	// Message is the engine's id of the message that the worker had; 0 if it had none.
 	Message int64
 	Report  tree.Report

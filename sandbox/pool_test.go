@@ -165,7 +165,7 @@ const long, short = 10 * time.Second, 500 * time.Millisecond
 // dispatch is fine, and of the worker that was cut nothing is left by then.
 //
 // Red without: tree.Kill in ending.kill ("close", "over the cap", "garbage" live on); limit and Kill in interrupt ("read
-// nothing more", "read half" and "late" block until the victim's own end); lastWord in bounded ("exit", "signal" and "cut" are
+// nothing more", "read half" and "late" block until the victim's own end); lastBreath in bounded ("exit", "signal" and "cut" are
 // taken for a worker that lives); the exception for a frame that was cut in judge ("cut").
 func TestMisbehaviour(t *testing.T) {
 	large := strings.Repeat("m", 8<<20)

@@ -13,9 +13,11 @@ import (
 )
 
 const (
-	// lastWord is how long a wire that was cut short waits for the worker's exit, to tell a crash from a worker that
-	// closed its end; and how long what a dead worker left in its pipes may take to be read.
+	// lastWord is how long what a dead worker left in its pipes may take to be read.
 	lastWord = 100 * time.Millisecond
+	// lastBreath is how long a wire that was cut short waits for the worker's exit, to tell a crash from a worker that closed
+	// its end. On a busy host an exit has been seen a quarter of a second behind the wire's end.
+	lastBreath = time.Second
 	// farewell is how long an idle worker that has been asked to end may take.
 	farewell = 250 * time.Millisecond
 )
@@ -29,9 +31,10 @@ type session struct {
 	rest    rest
 	clear   *clearing // the pool's
 	began   time.Time
-	served  bool           // it has got a message
-	closing atomic.Bool    // the pool is being closed
-	acts    sync.WaitGroup // what goes on beside the dispatches
+	served  bool                      // it has got a message
+	closing atomic.Bool               // the pool is being closed
+	acts    sync.WaitGroup            // what goes on beside the dispatches
+	gone    atomic.Pointer[time.Time] // when the worker's own end was seen
 
 	mu    sync.Mutex
 	until time.Time   // the end of the wire, once it is known
@@ -57,7 +60,9 @@ func newSession(ctx context.Context, spec *Spec, start starter, clear *clearing)
 	s.acts.Go(func() {
 		// The tree is being cut by then, so that what still lies in the pipe is all that will ever come.
 		<-worker.Exited()
-		s.limit(time.Now().Add(lastWord))
+		now := time.Now()
+		s.gone.Store(&now)
+		s.limit(now.Add(lastWord))
 	})
 	return s, nil
 }
@@ -222,7 +227,7 @@ func (s *session) bounded(ctx context.Context, piece func() error) error {
 	}
 	var j judgement
 	if cutShort(err) {
-		j.dead, j.status = s.lastWord(ctx)
+		j.dead, j.status = s.lastBreath(ctx)
 	}
 	j.took, j.closed, j.over = time.Since(began), s.closing.Load(), s.exceeded()
 	if dirty != nil && !j.closed {
@@ -235,9 +240,9 @@ func (s *session) bounded(ctx context.Context, piece func() error) error {
 	return judge(err, j)
 }
 
-// lastWord waits a moment for the worker's exit.
-func (s *session) lastWord(ctx context.Context) (bool, tree.Status) {
-	t := time.NewTimer(lastWord)
+// lastBreath waits a moment for the worker's exit.
+func (s *session) lastBreath(ctx context.Context) (bool, tree.Status) {
+	t := time.NewTimer(lastBreath)
 	defer t.Stop()
 	select {
 	case <-s.worker.Exited():

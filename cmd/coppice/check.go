@@ -117,6 +117,10 @@ func checkedJSON(io stdio, c engine.Checked) {
 }
 
 func checkedText(io stdio, c engine.Checked) {
+	if c.Error == nil && c.Program != "" {
+		fmt.Fprintf(io.out, "ok  %s: %s, executed for each message\n", c.What, printable(c.Program))
+		return
+	}
 	if c.Error == nil {
 		fmt.Fprintf(io.out, "ok  %s: ready in %v, level %s (%s)\n", c.What, c.Took.Round(time.Millisecond), c.Level, c.Rung)
 		return

@@ -107,7 +107,7 @@ func (e *explaining) list() error {
 		return err
 	}
 	if len(rows) == 1 {
-		fmt.Fprintln(e.io.err, "no worker has been cut")
+		fmt.Fprintln(e.io.err, e.none())
 		return nil
 	}
 	return table(e.io.out, rows)
@@ -139,12 +139,18 @@ func (e *explaining) last() error {
 	switch {
 	case err != nil || failed != nil:
 		return errors.Join(err, failed)
-	case !found && e.message != 0:
-		return fmt.Errorf("no worker that had message %d was cut, or its story is no longer kept", e.message)
 	case !found:
-		return errors.New("no worker has been cut")
+		return errors.New(e.none())
 	}
 	return nil
+}
+
+// none says that there is nothing to tell.
+func (e *explaining) none() string {
+	if e.message != 0 {
+		return fmt.Sprintf("no worker that had message %d was cut, or its story is no longer kept", e.message)
+	}
+	return "no worker has been cut"
 }
 
 func (e *explaining) one(id int) error {
@@ -186,9 +192,9 @@ func (s *story) tell() {
 		s.line("  hint      %s", hint)
 	}
 	s.timeline()
-	s.headers()
 	s.tree()
 	s.output()
+	s.headers()
 }
 
 // headline says in one sentence what happened.
@@ -206,6 +212,8 @@ func (s *story) headline() string {
 
 func (s *story) payer() string {
 	switch {
+	case s.Message == 0 && len(s.Steps) > 0 && s.Steps[len(s.Steps)-1].What == sandbox.StepAnswer:
+		return "no message: it had answered the last one"
 	case s.Message == 0:
 		return "no message: it had none, or had not been given it yet"
 	case s.Kind == "cancel":
@@ -255,9 +263,14 @@ func hint(r flight.Record) string {
 		return "something else than the SDK wrote to descriptor 4; to print, use stdout or stderr"
 	case r.Kind == "boot":
 		return "`coppice check` starts it the same way"
+	case r.Kind == "limit":
+		return "is it in a loop? `limits = { " + limitKey(r.Name) + " = ... }` in the handler's table allows more"
 	}
 	return ""
 }
+
+// limitKey is the key of the configuration that sets a limit.
+func limitKey(limit string) string { return strings.ReplaceAll(printable(limit), "-", "_") }
 
 func (s *story) timeline() {
 	s.line("timeline")
@@ -275,7 +288,11 @@ func (s *story) timeline() {
 	if began.IsZero() {
 		began, before = s.At, s.At
 	}
-	s.line("  %11s  cut, %s after that", "+"+round(s.At.Sub(began)), round(s.At.Sub(before)))
+	what := "cut"
+	if s.Kind == "exit" {
+		what = "it ended"
+	}
+	s.line("  %11s  %s, %s after that", "+"+round(s.At.Sub(began)), what, round(s.At.Sub(before)))
 	end := s.At.Add(s.Tree.Took)
 	if s.Left != "" {
 		s.line("  %11s  NOT PROVED GONE: %s", "", printable(s.Left))

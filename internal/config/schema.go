@@ -174,7 +174,7 @@ func handlerKeys() []key {
 	return []key{
 		{path: "handler.*.run", form: formRef, field: "Handlers.Run", group: groupCode, doc: "A function in a Python file, or a JavaScript file."},
 		{path: "handler.*.command", form: formStrings, field: "Handlers.Command", group: groupCode,
-			doc: "A worker written with the Go SDK, with its arguments; it offers the handler under the table's name."},
+			doc: "A worker written with the Go SDK, with its arguments, which offers the handler under the table's name; or, with `protocol = \"exec\"`, any program."},
 		{path: "handler.*.protocol", form: formChoice, field: "Handlers.Protocol", def: "wire", choices: []choice{
 			{name: "wire"}, {name: "exec"},
 		}, doc: "What `command` speaks: `wire` is a worker written with an SDK; `exec` any program, executed for each message, with the body on stdin; " +

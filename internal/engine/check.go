@@ -17,11 +17,13 @@ import (
 
 // Checked is what a check found of one worker.
 type Checked struct {
-	What  string        `json:"what"` // "handler admit", "router of inbound adt"
-	Level tree.Level    `json:"level,omitempty"`
-	Rung  string        `json:"rung,omitempty"`
-	Took  time.Duration `json:"took_ns"`
-	Error *config.Error `json:"-"` // nil if the worker is ready and offers what the file says
+	What string `json:"what"` // "handler admit", "router of inbound adt"
+	// Program is executed for each message: nothing was started, and there is no level.
+	Program string        `json:"program,omitempty"`
+	Level   tree.Level    `json:"level,omitempty"`
+	Rung    string        `json:"rung,omitempty"`
+	Took    time.Duration `json:"took_ns"`
+	Error   *config.Error `json:"-"` // nil if the worker is ready and offers what the file says
 	// Traceback and Output are of a worker that could not boot: where its code raised, and the last lines that it printed.
 	Traceback string   `json:"traceback,omitempty"`
 	Output    []string `json:"output,omitempty"`
@@ -54,6 +56,9 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 	for _, p := range w.pools {
 		began := time.Now()
 		now = &Checked{What: p.spec.Name}
+		if p.spec.Exec {
+			now.Program = p.spec.Command[0]
+		}
 		err := p.Boot(ctx)
 		now.Took = time.Since(began)
 		if ctx.Err() == nil && err != nil {
@@ -112,6 +117,8 @@ func bootProblem(cfg *config.Config, p *pool, err error) *config.Error {
 	var raised *sandbox.HandlerError
 	var level *tree.LevelError
 	var deadline *sandbox.DeadlineError
+	var crash *sandbox.CrashError
+	var violation *sandbox.ViolationError
 	hint := ""
 	switch {
 	case errors.As(err, &raised) && raised.Fault.Type == "offer":
@@ -119,6 +126,8 @@ func bootProblem(cfg *config.Config, p *pool, err error) *config.Error {
 		return cfg.Errorf(p.place, hint, "%s: %s", p.spec.Name, text)
 	case errors.As(err, &level):
 		hint = "this host gives less: lower level in [sandbox], or leave it out"
+	case p.spec.File == "" && (errors.As(err, &crash) || errors.As(err, &violation)):
+		hint = `does it speak Coppice's protocol? A program that does not needs protocol = "exec"`
 	case errors.As(err, &deadline):
 		hint = "code that takes longer to load needs a larger start_timeout in [sandbox]"
 	}

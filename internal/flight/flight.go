@@ -74,7 +74,7 @@ func kind(c sandbox.Cut) (kind, name string) {
 	var limit *sandbox.LimitError
 	booted := slices.ContainsFunc(c.Steps, func(s sandbox.Step) bool { return s.What == sandbox.StepReady })
 	switch {
-	case c.Why != nil && !booted:
+	case c.Why != nil && c.Message == 0 && !booted:
 		return "boot", ""
 	case errors.As(c.Why, &deadline):
 		return "deadline", ""
@@ -92,7 +92,7 @@ func kind(c sandbox.Cut) (kind, name string) {
 
 // orderly says whether nothing is to be explained: the pool was closed, or the worker's time was over.
 func orderly(c sandbox.Cut) bool {
-	return c.Why == nil && c.Err == nil && (c.Report.Cause == "close" || c.Report.Cause == "spent" || c.Report.Cause == "idle")
+	return c.Expected && c.Err == nil
 }
 
 // Read reads one record. The error is fs.ErrNotExist if there is none of that number.
