@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/pipeline"
@@ -195,8 +200,18 @@ func (b *building) spec(ctx context.Context, what string, place []string, ref co
 		return spec, nil
 	}
 	program, err := b.program(ref.Command[0])
+	if err == nil && spec.Exec {
+		err = executable(program)
+	}
 	if err != nil {
-		return spec, b.cfg.Errorf(append(place, "0"), "", "no program %q: %v", b.cfg.Written(append(place, "0")...), told(b.cfg, append(place, "0"), err))
+		hint := ""
+		switch {
+		case errors.Is(err, errNoInterpreter):
+			hint = "begin it with #!/bin/sh, or with another interpreter"
+		case errors.Is(err, fs.ErrPermission):
+			hint = "is it executable? chmod +x makes it so"
+		}
+		return spec, b.cfg.Errorf(append(place, "0"), hint, "no program %q: %v", b.cfg.Written(append(place, "0")...), told(b.cfg, append(place, "0"), err))
 	}
 	spec.Command = append([]string{program}, ref.Command[1:]...)
 	return spec, nil
@@ -239,6 +254,38 @@ func (b *building) program(name string) (string, error) {
 	}
 	return path, nil
 }
+
+// executable says why the kernel would refuse to execute a script. What else may be wrong with a program shows when it is
+// executed.
+func executable(program string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	f, err := os.Open(program)
+	if err != nil {
+		return nil // it may be executed all the same
+	}
+	defer f.Close()
+	head := make([]byte, 256)
+	n, err := io.ReadFull(f, head)
+	if err != nil && err != io.ErrUnexpectedEOF && err != io.EOF {
+		return nil
+	}
+	line, _, _ := strings.Cut(string(head[:n]), "\n")
+	words := strings.Fields(strings.TrimPrefix(line, "#!"))
+	switch script := strings.HasPrefix(line, "#!"); {
+	case !script && utf8.Valid(head[:n]) && !strings.ContainsRune(line, 0):
+		return errNoInterpreter
+	case !script || len(words) == 0:
+		return nil
+	}
+	if _, err := os.Stat(words[0]); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("its first line names the interpreter %s, which is not there", words[0])
+	}
+	return nil
+}
+
+var errNoInterpreter = errors.New("it is a script without a first line that names its interpreter")
 
 // runner is one function as the pipeline sees it.
 type runner struct {
