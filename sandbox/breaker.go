@@ -56,6 +56,15 @@ func (b *breaker) failed(err *BootError) {
 	}
 }
 
+// complete replaces the error of the last start by one that tells more.
+func (b *breaker) complete(err, whole *BootError) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == err {
+		b.err = whole
+	}
+}
+
 func (b *breaker) healed() {
 	b.mu.Lock()
 	held := b.fails > 0

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -94,7 +95,7 @@ type fake struct {
 	cutOnce  sync.Once
 	exitOnce sync.Once
 	status   tree.Status
-	usage    func() tree.Usage
+	usage    atomic.Pointer[func() tree.Usage]
 	gone     func() // called right before it is empty
 }
 
@@ -177,11 +178,14 @@ func (f *fake) Status() tree.Status {
 	}
 }
 func (f *fake) Usage() (tree.Usage, error) {
-	if f.usage == nil {
-		return tree.Usage{}, nil
+	if now := f.usage.Load(); now != nil {
+		return (*now)(), nil
 	}
-	return f.usage(), nil
+	return tree.Usage{}, nil
 }
+
+// uses sets what a look at it shows from now on.
+func (f *fake) uses(now func() tree.Usage)      { f.usage.Store(&now) }
 func (f *fake) Level() tree.Level               { return tree.Atomic }
 func (f *fake) Facts() tree.Facts               { return tree.Facts{} }
 func (f *fake) Members() ([]tree.Member, error) { return nil, nil }

@@ -108,7 +108,10 @@ func (s *seat) worker(ctx context.Context) (*session, error) {
 	if errors.As(err, &boot) && s.cutting != nil {
 		// What it printed last is whole once it is gone.
 		s.cutting.await(until)
-		boot.Output = s.cutting.session.worker.tail()
+		whole := *boot
+		whole.Output = s.cutting.session.worker.tail()
+		s.pool.breaker.complete(boot, &whole)
+		return nil, &whole
 	}
 	return nil, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,9 +20,11 @@ type farm struct {
 	*Pool
 	t      *testing.T
 	starts atomic.Int64
-	cuts   []Cut
-	held   []Held
-	healed int
+	healed atomic.Int64
+
+	mu   sync.Mutex
+	cuts []Cut
+	held []Held
 
 	programs sync.WaitGroup
 }
@@ -33,9 +36,9 @@ func inFakeTime(t *testing.T, spec Spec, program func(n int64, f *fake), test fu
 		b := &farm{t: t}
 		spec.Name = "fake"
 		spec.Observer = Observer{
-			Cut:    func(c Cut) { b.cuts = append(b.cuts, c) },
-			Held:   func(h Held) { b.held = append(b.held, h) },
-			Healed: func(string) { b.healed++ },
+			Cut:    func(c Cut) { b.mu.Lock(); defer b.mu.Unlock(); b.cuts = append(b.cuts, c) },
+			Held:   func(h Held) { b.mu.Lock(); defer b.mu.Unlock(); b.held = append(b.held, h) },
+			Healed: func(string) { b.healed.Add(1) },
 		}
 		b.Pool = newPool(spec.filled(), func(context.Context, *Spec, func(*LimitError)) (child, error) {
 			f := newFake(time.Millisecond)
@@ -54,6 +57,19 @@ func inFakeTime(t *testing.T, spec Spec, program func(n int64, f *fake), test fu
 		}()
 		test(b)
 	})
+}
+
+// told are the cuts until now, holds the times that the breaker has held.
+func (b *farm) told() []Cut {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.cuts)
+}
+
+func (b *farm) holds() []Held {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.held)
 }
 
 // boots answers the boot message.
@@ -112,7 +128,7 @@ func TestBreaker(t *testing.T) {
 				}
 			}
 			b.started(int64(fails))
-			last := b.held[len(b.held)-1]
+			last := b.holds()[len(b.holds())-1]
 			wait := time.Until(last.Until)
 			if most := firstBackoff << (fails - 1); last.Fails != fails || wait > most || wait < most*8/10 {
 				t.Errorf("%d fails, %v to wait after %d", last.Fails, wait, fails)
@@ -120,8 +136,8 @@ func TestBreaker(t *testing.T) {
 			time.Sleep(wait)
 		}
 		b.fine(1)
-		if len(b.held) != 3 || b.healed != 1 {
-			t.Errorf("held %d times, healed %d", len(b.held), b.healed)
+		if len(b.holds()) != 3 || b.healed.Load() != 1 {
+			t.Errorf("held %d times, healed %d", len(b.holds()), b.healed.Load())
 		}
 	})
 }
@@ -138,8 +154,8 @@ func TestProbe(t *testing.T) {
 		b.fine(1)
 		time.Sleep(time.Minute)
 		b.started(6)
-		if b.healed != 1 {
-			t.Errorf("healed %d times", b.healed)
+		if b.healed.Load() != 1 {
+			t.Errorf("healed %d times", b.healed.Load())
 		}
 	})
 }
@@ -207,8 +223,8 @@ func TestFresh(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			b.started(message + 1)
-			if len(b.cuts) != int(message) || b.cuts[message-1].Why != nil || b.cuts[message-1].Report.Cause != "spent" {
-				t.Fatalf("told of %+v", b.cuts)
+			if len(b.told()) != int(message) || b.told()[message-1].Why != nil || b.told()[message-1].Report.Cause != "spent" {
+				t.Fatalf("told of %+v", b.told())
 			}
 		}
 	})
@@ -249,8 +265,8 @@ func TestIdleRetired(t *testing.T) {
 		time.Sleep(50 * time.Second)
 		b.started(1)
 		time.Sleep(20 * time.Second)
-		if len(b.cuts) != 1 || b.cuts[0].Why != nil || b.cuts[0].Report.Cause != "exit" && b.cuts[0].Report.Cause != "idle" || len(b.living()) != 0 {
-			t.Fatalf("told of %+v", b.cuts)
+		if len(b.told()) != 1 || b.told()[0].Why != nil || b.told()[0].Report.Cause != "exit" && b.told()[0].Report.Cause != "idle" || len(b.living()) != 0 {
+			t.Fatalf("told of %+v", b.told())
 		}
 		b.fine(3)
 		b.started(2)
@@ -260,16 +276,16 @@ func TestIdleRetired(t *testing.T) {
 // spinning makes a fake use a core from now on.
 func (f *fake) spinning(memory int64) {
 	began := time.Now()
-	f.usage = func() tree.Usage { return tree.Usage{User: time.Since(began), Memory: memory} }
+	f.uses(func() tree.Usage { return tree.Usage{User: time.Since(began), Memory: memory} })
 }
 
 // limited fails the test unless the last cut was for a limit, and of so many messages.
 func (b *farm) limited(limit string, message int64) {
 	b.t.Helper()
-	if len(b.cuts) == 0 {
+	if len(b.told()) == 0 {
 		b.t.Fatal("nothing was cut")
 	}
-	c := b.cuts[len(b.cuts)-1]
+	c := b.told()[len(b.told())-1]
 	var e *LimitError
 	if !errors.As(c.Why, &e) || e.Limit != limit || c.Message != message {
 		b.t.Errorf("cut for %v, with message %d", c.Why, c.Message)
@@ -291,7 +307,7 @@ func TestIdleCPU(t *testing.T) {
 	})
 	inFakeTime(t, Spec{Limits: Limits{IdleCPU: 2 * time.Second}}, func(n int64, f *fake) {
 		began := time.Now()
-		f.usage = func() tree.Usage { return tree.Usage{System: time.Since(began) / 25} }
+		f.uses(func() tree.Usage { return tree.Usage{System: time.Since(began) / 25} })
 		honest(n, f)
 	}, func(b *farm) {
 		b.fine(1)
@@ -307,7 +323,7 @@ func TestIdleCPUBetween(t *testing.T) {
 	for _, inGap := range []bool{true, false} {
 		var used atomic.Int64
 		inFakeTime(t, Spec{Limits: Limits{IdleCPU: time.Second}}, func(n int64, f *fake) {
-			f.usage = func() tree.Usage { return tree.Usage{User: time.Duration(used.Load())} }
+			f.uses(func() tree.Usage { return tree.Usage{User: time.Duration(used.Load())} })
 			f.boots()
 			f.serves(func(*wire.Request) {
 				time.Sleep(500 * time.Millisecond)
@@ -360,7 +376,7 @@ func TestCPU(t *testing.T) {
 				f.spinning(0)
 				<-f.empty
 			}
-			f.usage = func() tree.Usage { return tree.Usage{User: time.Duration(m.Message) * 10 * time.Second} }
+			f.uses(func() tree.Usage { return tree.Usage{User: time.Duration(m.Message) * 10 * time.Second} })
 			time.Sleep(10 * time.Second)
 		})
 	}, func(b *farm) {
@@ -383,7 +399,7 @@ func TestCPU(t *testing.T) {
 // TestMemory: a worker that keeps too much is replaced after its answer. Red without Limits.keeps in rest.begins.
 func TestMemory(t *testing.T) {
 	inFakeTime(t, Spec{Limits: Limits{Memory: 1 << 20, IdleCPU: -1}}, func(n int64, f *fake) {
-		f.usage = func() tree.Usage { return tree.Usage{Memory: 1<<20 + 2 - n} }
+		f.uses(func() tree.Usage { return tree.Usage{Memory: 1<<20 + 2 - n} })
 		f.boots()
 		f.serves(func(*wire.Request) { time.Sleep(2 * time.Second) })
 	}, func(b *farm) {
@@ -414,7 +430,7 @@ func TestRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		steps := b.cuts[0].Steps
+		steps := b.told()[0].Steps
 		if len(steps) != 2+lastSteps || steps[0].What != StepStart || steps[1].What != StepReady {
 			t.Fatalf("%+v", steps)
 		}
