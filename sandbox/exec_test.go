@@ -86,8 +86,12 @@ func TestExecFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			timeout := long
+			if strings.Contains(name, "hangs") {
+				timeout = 2 * time.Second
+			}
 			b := filter(t, `case "$COPPICE_MESSAGE" in 1) `+c.script+` ;; *) cat ;; esac`, func(s *Spec) { s.Limits.Output = 1 << 20 })
-			if _, err := b.dispatch("f", 1, strings.Repeat("abc", 1<<20), 2*time.Second); !c.want(err) || Blame(err) != c.blame {
+			if _, err := b.dispatch("f", 1, strings.Repeat("abc", 1<<20), timeout); !c.want(err) || Blame(err) != c.blame {
 				t.Errorf("%T %v, blame %v", err, err, Blame(err))
 			}
 			if r, err := b.dispatch("f", 2, "abc", long); err != nil || string(r.Sends[0].Body) != "abc" {
