@@ -82,21 +82,29 @@ export class Context {
  *     h.set("PV1-3.4", "MERCY")     fields and components that are not there yet are added, empty
  *     new Send("emr", h)
  *
- * All counts start at 1, and MSH-1 is the separator itself. Values are as they stand in the message, escape sequences
- * included: escape and unescape turn text into such values and back. A message is read as UTF-8, or as Latin-1 where MSH-18
- * says 8859/1; bytes that are not UTF-8 become halves of surrogate pairs and are the same bytes again when they are written.
+ * What is not there reads as "", and setting that to "" changes nothing. All counts start at 1, and MSH-1 is the separator
+ * itself. Values are as they stand in the message, escape sequences included: escape and unescape turn text into such values
+ * and back. A message is read as UTF-8, or as Latin-1 where MSH-18 says 8859/1; bytes that are not UTF-8 become halves of
+ * surrogate pairs and are the same bytes again when they are written.
  */
 export class HL7 {
   private constructor();
-  /** The value at a path, or absent ("" if it is not given) where there is none. */
+  /** The value at a path, or absent ("" if it is not given) where there is none. A TypeError for what is no path. */
   get(path: string, absent?: string): string;
-  /** Sets a value, in a segment that the message has. */
+  /**
+   * Sets a value, in a segment that the message has; "" deletes what stands there, and keeps the separators. A RangeError
+   * where there is no such segment, and for a value that cannot stand there: one that holds what would end it, that the
+   * message's character set lacks, or that would change the separators. The message is then as it was.
+   */
   set(path: string, value: string): void;
-  /** Whether there is a segment of this name. */
+  /** Whether there is a segment of this name, in capitals or not. */
   has(segment: string): boolean;
   /** How many segments of this name there are. */
   count(segment: string): number;
-  /** Text with its separators as escape sequences, so that it can be set anywhere. */
+  /**
+   * Text with its separators as escape sequences, so that it can be set anywhere. It is the text itself where the message
+   * declares no escape character.
+   */
   escape(text: string): string;
   /** A value with the escape sequences of its separators resolved; others stay as they are. */
   unescape(value: string): string;

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 import { HL7, NotHL7 } from "../hl7.js";
+import { decodeText } from "../text.js";
 
 const SAMPLES = new URL("../../../../shared/samples/", import.meta.url);
 const BODY = "MSH|^~\\&|A|B|||20260102||ADT^A01|C1|P|2.3\rPID|1||111^^^X&Y&Z~222^^^W||DOE^JOHN\rPV1|1|I|2000^A\rOBX|1\rOBX|2||x\r";
@@ -70,7 +71,18 @@ test("bytes that are no UTF-8", () => {
   assert.equal(latin.get("PID-3"), "\xe9");
   latin.set("PID-3", "\xfc");
   assert.ok(raw(latin).endsWith("PID|1||\xfc"));
-  assert.throws(() => latin.set("PID-3", "\u20ac"), RangeError);
+  latin.set("PID-4", "\udcff"); // a byte of a message in UTF-8 stays that byte
+  assert.ok(raw(latin).endsWith("PID|1||\xfc|\xff"));
+  for (const text of ["\u20ac", "\ud83d\udcff", "\udc7f", "\ud800"]) {
+    assert.throws(() => latin.set("PID-3", text), /^RangeError: PID-3: .* is not in Latin-1/);
+  }
+  for (const text of ["\udc7f", "a\ud800", "\udd00"]) {
+    assert.throws(() => h.set("PID-3", text), /^RangeError: PID-3: .* is not in UTF-8/);
+  }
+  const odd = hl7("MSH|^~\x80&|");
+  assert.equal(odd.unescape("\udc80F\udc80"), "|");
+  const pair = "\ud83d\udc80F\udc80"; // the half of a pair is no escape character. Red without u in unescape
+  assert.equal(odd.unescape(pair), pair);
 });
 
 test("odd separators, ends and marks", () => {
@@ -125,4 +137,86 @@ test("samples", { skip: existsSync(new URL("INDEX.csv", SAMPLES)) ? false : "mis
   for (const name of names) {
     keeps(readFileSync(new URL(name, SAMPLES), "latin1"));
   }
+});
+
+// protocol/hl7/cases.json, which the helpers of the Python and Go SDKs run as well.
+const CASES = new URL("../../../protocol/hl7/cases.json", import.meta.url);
+const KEYS = ["name", "body", "hl7", "get", "count", "no_path", "escape", "unescape", "refuse", "set", "bytes"];
+const KINDS = { segment: /^RangeError: .*: the message has no such segment$/, value: /^RangeError: (?!.*no such segment)/ };
+const SEPARATORS = /^(MSH|FHS|BHS)(\[\d+\])?-[12](?!\d)/; // which are not set, not even to themselves
+
+// A value of a case: text, or {"hex": ...} for bytes that are not UTF-8.
+const value = (v) => (typeof v === "string" ? v : decodeText(Buffer.from(v.hex, "hex").toString("latin1")));
+
+test("the shared cases", async (t) => {
+  const cases = JSON.parse(readFileSync(CASES, "utf8"));
+  assert.ok(cases.length > 40);
+  for (const c of cases) {
+    await t.test(c.name, () => {
+      assert.deepEqual(Object.keys(c).filter((key) => !KEYS.includes(key)), []);
+      if (c.hl7 === false) {
+        assert.throws(() => hl7(c.body), NotHL7);
+        return;
+      }
+      const h = hl7(c.body);
+      reads(c, h);
+      refuses(c, h);
+      assert.equal(raw(h), c.body);
+      for (const [path, text] of c.set ?? []) {
+        h.set(path, value(text));
+        assert.equal(h.get(path), value(text), path);
+      }
+      assert.equal(raw(h), c.bytes ?? c.body);
+    });
+  }
+});
+
+function reads(c, h) {
+  for (const [path, want] of Object.entries(c.get ?? {})) {
+    assert.equal(h.get(path), value(want), path);
+    if (!SEPARATORS.test(path)) {
+      h.set(path, h.get(path));
+    }
+  }
+  for (const [segment, want] of Object.entries(c.count ?? {})) {
+    assert.deepEqual([h.count(segment), h.has(segment)], [want, want > 0], segment);
+  }
+  for (const [text, want] of Object.entries(c.escape ?? {})) {
+    assert.equal(h.escape(text), want);
+  }
+  for (const [text, want] of Object.entries(c.unescape ?? {})) {
+    assert.equal(h.unescape(text), want);
+  }
+}
+
+function refuses(c, h) {
+  for (const [path, text, kind] of c.refuse ?? []) {
+    assert.throws(() => h.set(path, value(text)), KINDS[kind], path);
+  }
+  for (const path of c.no_path ?? []) {
+    assert.throws(() => h.get(path), /is no path/, path);
+    assert.throws(() => h.set(path, "x"), /is no path/, path);
+  }
+}
+
+// A path must not cost what the message is long: without the index this would run into the suite's two minutes.
+test("many segments", () => {
+  const n = 200_000;
+  const lines = Array.from({ length: n }, (_, i) => `OBX|${i + 1}|ST|CODE^TEXT||${i + 1}|a|b\r`);
+  const h = hl7("MSH|^~\\&|A\r" + lines.join(""));
+  for (let i = 1; i <= n; i += 2) {
+    assert.equal(h.get(`OBX[${i}]-5`), String(i));
+    h.set(`OBX[${i}]-3.1`, "CHANGED");
+  }
+  assert.equal(raw(h).split("|CHANGED^TEXT|").length - 1, n / 2);
+});
+
+// Nor what its segment is long: with a split of all the fields, this would run into them too.
+test("many fields", () => {
+  const h = hl7("MSH|^~\\&|A\rOBX|" + "|".repeat(20_000_000));
+  for (let i = 0; i < 5000; i++) {
+    assert.equal(h.get("OBX-5"), "");
+  }
+  h.set("OBX-3", "x");
+  assert.equal(h.toBuffer().length, 20_000_016);
 });
