@@ -55,7 +55,7 @@ type testCase struct {
 	Bytes    octets
 }
 
-// The cases of protocol/hl7, which the Python SDK runs as well. Seen red with each case's result changed by one letter.
+// The cases of protocol/hl7, which the SDKs of Python and Node run as well. Seen red with each case's result changed by one letter.
 func TestCases(t *testing.T) {
 	for _, c := range cases(t) {
 		t.Run(c.Name, c.run)

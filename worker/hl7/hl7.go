@@ -14,8 +14,8 @@
 // and back. A message is read as UTF-8, or as Latin-1 where MSH-18 says 8859/1; bytes that are not UTF-8 are the same bytes
 // in a value, and again when it is set.
 //
-// The Python SDK has the same (sdk/python/coppice_worker/hl7.py); protocol/hl7/cases.json holds what both do. The package
-// imports the standard library alone.
+// The SDKs of Python and Node have the same (sdk/python/coppice_worker/hl7.py, sdk/node/hl7.js); protocol/hl7/cases.json holds
+// what all three do. The package imports the standard library alone.
 package hl7
 
 import (

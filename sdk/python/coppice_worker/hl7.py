@@ -13,7 +13,7 @@ itself. Values are as they stand in the message, escape sequences included: esca
 values and back. A message is read as UTF-8, or as Latin-1 where MSH-18 says 8859/1; bytes that are not UTF-8 become
 halves of surrogate pairs ("surrogateescape") and are the same bytes again when they are written.
 
-Package worker/hl7 is the same in Go; protocol/hl7/cases.json holds what both do.
+Package worker/hl7 is the same in Go, sdk/node/hl7.js in JavaScript; protocol/hl7/cases.json holds what all three do.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def value(v):
 
 
 class Cases(unittest.TestCase):
-    """protocol/hl7/cases.json, which Go's package worker/hl7 runs as well."""
+    """protocol/hl7/cases.json, which Go's package worker/hl7 and the Node SDK run as well."""
 
     KEYS = {"name", "body", "hl7", "get", "count", "no_path", "escape", "unescape", "refuse", "set", "bytes"}
     KINDS = {"segment": KeyError, "value": ValueError}
