@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"coppice.dev/coppice/sandbox"
+	"coppice.dev/coppice/sdk/node"
 	"coppice.dev/coppice/sdk/python"
 	"coppice.dev/coppice/wire"
 )
@@ -18,6 +19,11 @@ from coppice_worker import Send, handler
 @handler
 def echo(message, context):
     return Send("out", message.body)
+`
+
+const nodeHandler = `
+import { handler, Send } from "coppice-worker"
+handler(function echo(message) { return new Send("out", message.body) })
 `
 
 // coppiceGo and its like are all that one more kind of worker takes: a command and, for an interpreter, a file.
@@ -37,8 +43,20 @@ func (f *far) coppicePython() (echo, func() error, error) {
 	return dispatching(sandbox.Spec{Name: "python", Command: []string{f.python, "-I", "-B", sdk}, File: file})
 }
 
+func (f *far) coppiceNode() (echo, func() error, error) {
+	sdk, err := node.WriteTo(filepath.Join(f.dir, "node_modules"))
+	if err != nil {
+		return nil, nil, err
+	}
+	file := filepath.Join(f.dir, "echo.mjs")
+	if err := os.WriteFile(file, []byte(nodeHandler), 0o600); err != nil {
+		return nil, nil, err
+	}
+	return dispatching(sandbox.Spec{Name: "node", Command: []string{f.node, sdk}, File: file})
+}
+
 // session makes a session with the best level that the host has, and its worker ready.
-func session(spec sandbox.Spec) (*sandbox.Session, error) {
+func session(spec sandbox.Spec) (*sandbox.Pool, error) {
 	s, err := sandbox.New(spec)
 	if err != nil {
 		return nil, err
@@ -49,7 +67,7 @@ func session(spec sandbox.Spec) (*sandbox.Session, error) {
 	return s, nil
 }
 
-func closing(s *sandbox.Session) error {
+func closing(s *sandbox.Pool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return s.Close(ctx)
@@ -63,7 +81,7 @@ func dispatching(spec sandbox.Spec) (echo, func() error, error) {
 	return dispatch(s), func() error { return closing(s) }, nil
 }
 
-func dispatch(s *sandbox.Session) echo {
+func dispatch(s *sandbox.Pool) echo {
 	return func(body []byte) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

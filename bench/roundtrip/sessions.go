@@ -77,7 +77,7 @@ func burst(echoes []echo, body []byte, each int) (time.Duration, error) {
 // idle measures what sessions cost the engine that have served one message each and wait for the next.
 func (f *far) idle(n int) error {
 	before := measure()
-	all := make([]*sandbox.Session, n)
+	all := make([]*sandbox.Pool, n)
 	defer func() {
 		eachOf(n, func(i int) error {
 			if all[i] == nil {

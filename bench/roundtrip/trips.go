@@ -39,6 +39,9 @@ func (f *far) peers() []peer {
 	if f.python != "" {
 		all = append(all, peer{name: "Coppice, Python worker", own: inPython, open: f.coppicePython})
 	}
+	if f.node != "" {
+		all = append(all, peer{name: "Coppice, Node worker", own: inNode, open: f.coppiceNode})
+	}
 	all = append(all,
 		peer{name: "go-plugin, net/rpc", open: f.pluginRPC},
 		peer{name: "go-plugin, gRPC", open: f.pluginGRPC},
