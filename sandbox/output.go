@@ -20,6 +20,9 @@ const (
 	lastLines = 20      // kept for the story of a cut
 	// pipeSize is as much as a pipe holds: when so much has been read of one, what it held before has been read.
 	pipeSize = 64 << 10
+	// leastRead is how much is read of a pipe at once to begin with, and mostRead where a read was filled again and again: most
+	// workers print little, and each idle one has two such buffers.
+	leastRead, mostRead = 512, 32 << 10
 	// settling bounds the wait for the readers, which wait for nobody themselves.
 	settling = time.Second
 )
@@ -142,7 +145,7 @@ func within(event <-chan struct{}, d time.Duration) bool {
 func (o *output) read(stream int, r *os.File) {
 	name := [...]string{"stdout", "stderr"}[stream]
 	l := lines{emit: func(message int64, text []byte) { o.line(name, message, text) }}
-	b := make([]byte, 32<<10)
+	b := make([]byte, leastRead)
 	for {
 		var message int64
 		n, err := confine.ReadPrinted(r, b, &o.reading, func(n int) {
@@ -156,6 +159,9 @@ func (o *output) read(stream int, r *os.File) {
 		if err != nil {
 			l.end()
 			return
+		}
+		if n == len(b) && n < mostRead {
+			b = make([]byte, min(4*n, mostRead))
 		}
 	}
 }
