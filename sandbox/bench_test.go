@@ -16,7 +16,7 @@ import (
 // BenchmarkRoundTrip sets a dispatch beside a bare pipe to a Go child that echoes the same bytes, turn by turn: the ratio of
 // the medians is what the protocol and the supervision cost.
 func BenchmarkRoundTrip(b *testing.B) {
-	for _, size := range []int{64, 1 << 10, 64 << 10} {
+	for _, size := range []int{64, 1 << 10, 64 << 10, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			body := make([]byte, size)
 			dispatch, pipe := benchDispatch(b, body), benchPipe(b, body)

@@ -34,7 +34,7 @@ func DefaultCaps() Caps {
 const lengthSize = 4
 
 // firstRead is how much of a frame is allocated before any of it has arrived. A frame grows from there as its bytes
-// come, so that a peer that promises 64 MiB and sends nothing costs 64 KiB.
+// come, so that a peer that promises 64 MiB and sends nothing costs 64 KiB, and one that sends a part at most five times that.
 const firstRead = 64 << 10
 
 // ReadFrame reads one frame and returns its body: header length, header, segments. It reads not a byte more than the
@@ -62,7 +62,8 @@ func ReadFrame(r io.Reader, caps Caps) ([]byte, error) {
 		if int64(have) == size {
 			return body, nil
 		}
-		grown := make([]byte, min(size, int64(have)*4)) // by twice, a frame of 1 MiB takes two of memory and copies one
+		// By five: a body of 1 MiB and its header fit the second time, when a third of it is copied; by four all of it is.
+		grown := make([]byte, min(size, int64(have)*5))
 		copy(grown, body)
 		body = grown
 	}
