@@ -17,6 +17,8 @@ type Link struct {
 	from, to *os.File // the engine's ends
 	worker   [2]*os.File
 	asked    atomic.Bool // CloseWrite was called
+	tried    bool        // Write's: to widen the pipes
+	wide     atomic.Bool // they count among the wide ones
 
 	ahead  []byte // Read's: what it has read and not handed out begins at ahead[taken]
 	taken  int
@@ -81,7 +83,47 @@ func (l *Link) Read(b []byte) (int, error) {
 
 // Write writes to the command. It blocks while the pipe is full, until the deadline. What it had written by then it counts
 // on Unix alone.
-func (l *Link) Write(b []byte) (int, error) { return l.to.Write(b) }
+func (l *Link) Write(b []byte) (int, error) {
+	if len(b) >= largeWrite && !l.tried {
+		l.tried = true
+		l.widen()
+	}
+	return l.to.Write(b)
+}
+
+// largeWrite is what fills an ordinary pipe: a first Write of so much has the pipes widened, if that can be had, so that a
+// large frame does not go back and forth between two processes in small pieces.
+const largeWrite = 64 << 10
+
+// mostWide is how many links of a program have wide pipes at a time. A user has 64 MiB of pipes on Linux
+// (pipe-user-pages-soft), and all programs of that user get pipes of 4 or 8 KiB once they are used up.
+const (
+	mostWide  = 8
+	wideBytes = 1 << 20 // of each of a link's two pipes
+)
+
+var widened atomic.Int64 // links that are wide
+
+// widen makes the pipes wide if there are few such links. What the system refuses stays as it is.
+func (l *Link) widen() {
+	if widened.Add(1) > mostWide {
+		widened.Add(-1)
+		return
+	}
+	l.wide.Store(true)
+	if !widenPipe(l.to) { // refused, or closed meanwhile: then Close may have come before Store
+		l.narrow()
+		return
+	}
+	widenPipe(l.from)
+}
+
+// narrow gives the place among the wide ones back.
+func (l *Link) narrow() {
+	if l.wide.Swap(false) {
+		widened.Add(-1)
+	}
+}
 
 // SetDeadline bounds Read and Write (after CloseWrite, Read alone), also those that wait already; the zero time lifts the
 // bound.
@@ -121,6 +163,7 @@ func (l *Link) CloseWrite() error {
 // Close closes the engine's ends and ends every Read and Write. It may be called again.
 func (l *Link) Close() error {
 	err := errors.Join(l.to.Close(), l.from.Close())
+	l.narrow()
 	if errors.Is(err, os.ErrClosed) {
 		return nil
 	}

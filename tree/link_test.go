@@ -90,7 +90,7 @@ func TestLinkDeadlines(t *testing.T) {
 	if err := l.SetDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := l.Write(make([]byte, 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 && runtime.GOOS != "windows" {
+	if n, err := l.Write(make([]byte, 4<<20)); !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 && runtime.GOOS != "windows" {
 		t.Errorf("write to a full pipe: %d, %v", n, err)
 	}
 	if _, err := l.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -118,7 +118,7 @@ func TestLinkCloseEndsCalls(t *testing.T) {
 	}()
 	go func() {
 		begun <- struct{}{}
-		_, err := l.Write(make([]byte, 1<<20))
+		_, err := l.Write(make([]byte, 4<<20))
 		ends <- err
 	}()
 	<-begun
