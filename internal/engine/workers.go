@@ -153,7 +153,7 @@ func (b *building) add(ctx context.Context, what string, place []string, ref con
 	}
 	shared := ""
 	if inbound != "" {
-		shared = fmt.Sprintf("%q %q %q %v %d %+v", inbound, spec.Command, spec.File, spec.Settings, spec.Standbys, spec.Limits)
+		shared = fmt.Sprintf("%q %q %q %#v %d %+v", inbound, spec.Command, spec.File, spec.Settings, spec.Standbys, spec.Limits)
 		for _, p := range b.w.pools {
 			if p.shared == shared {
 				p.spec.Name = strings.Replace(p.spec.Name, " for inbound", " and "+h.Name+" for inbound", 1)
