@@ -65,6 +65,14 @@ func (b *breaker) complete(err, whole *BootError) {
 	}
 }
 
+// ready lets others start: one has. It has still to show that it lasts.
+func (b *breaker) ready() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.until = time.Time{}
+}
+
+// healed says that a worker has lasted: it has answered, or rested for a while.
 func (b *breaker) healed() {
 	b.mu.Lock()
 	held := b.fails > 0
@@ -102,7 +110,7 @@ func (p *Pool) grow(ctx context.Context, env []string, sit func(*session) (close
 		err = &DeadlineError{}
 	}
 	if err == nil {
-		p.breaker.healed()
+		p.breaker.ready()
 		return s, nil
 	}
 	if errors.Is(err, ErrClosed) {

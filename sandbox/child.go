@@ -28,6 +28,7 @@ type child interface {
 
 	begin(message int64) // it is about to get a message
 	tail() []string      // the last lines that it printed
+	whole() []string     // the same, of one that has ended, once all is read
 	let()                // closes the engine's ends, once it is gone or given up
 	clear() error        // removes its scratch folder; it may take long
 	folder() string

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"coppice.dev/coppice/tree"
 	"coppice.dev/coppice/wire"
 )
 
@@ -100,18 +101,27 @@ func (s *session) through(ctx context.Context, body []byte) ([]byte, error) {
 		}
 		return nil, errors.Join(err, os.ErrDeadlineExceeded)
 	}
-	// The end of what a descendant held open, which the exit has put an end to, is not its fault.
 	switch status := s.worker.Status(); {
-	case ctx.Err() != nil, err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+	case ctx.Err() != nil, err != nil && !s.drained(err):
 		return nil, errors.Join(err, os.ErrDeadlineExceeded)
 	case int64(len(out)) > most:
 		return nil, s.raised("result", fmt.Sprintf("the program wrote more than %d bytes to stdout", most))
 	case status.Success():
 		return out, nil
 	case status.Known && status.Signal == 0:
-		return nil, s.raised(status.String(), strings.Join(s.worker.tail(), "\n"))
+		return nil, s.raised(status.String(), strings.Join(s.worker.whole(), "\n"))
 	}
 	return nil, io.ErrUnexpectedEOF // judged as the crash that it is
+}
+
+// drained says whether a read of stdout that ended without its end has all the same all that the program wrote: somebody whom
+// the program left behind holds the pipe, nothing lies in it, and it was not a limit that ended the read.
+func (s *session) drained(err error) bool {
+	if !errors.Is(err, os.ErrDeadlineExceeded) || s.exceeded() != nil {
+		return false
+	}
+	left := s.worker.Pending()
+	return left == tree.Nothing || left == tree.HungUp
 }
 
 // raised is the fault of a program that says, by its status, that it cannot.

@@ -191,6 +191,7 @@ func (f *fake) Facts() tree.Facts               { return tree.Facts{} }
 func (f *fake) Members() ([]tree.Member, error) { return nil, nil }
 func (f *fake) begin(int64)                     {}
 func (f *fake) tail() []string                  { return nil }
+func (f *fake) whole() []string                 { return nil }
 func (f *fake) clear() error                    { return nil }
 func (f *fake) folder() string                  { return "" }
 

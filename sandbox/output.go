@@ -112,11 +112,7 @@ func (o *output) catchUp() {
 // finish ends the capture of a worker that is gone: the readers get a moment for what lies in the pipes, and are then
 // closed under whoever may still hold the other ends; and the observer gets a moment for what lies in the queue.
 func (o *output) finish() {
-	read := make(chan struct{})
-	go func() {
-		o.readers.Wait()
-		close(read)
-	}()
+	read := o.allRead()
 	within(read, lastWord)
 	for _, r := range o.streams {
 		r.Close()
@@ -127,6 +123,22 @@ func (o *output) finish() {
 		close(o.queue)
 	}
 	within(o.told, lastWord)
+}
+
+// allRead is closed when the readers have come to the ends of their streams.
+func (o *output) allRead() <-chan struct{} {
+	read := make(chan struct{})
+	go func() {
+		o.readers.Wait()
+		close(read)
+	}()
+	return read
+}
+
+// whole gives the readers of a worker that has ended a moment to come to its last line.
+func (o *output) whole() []string {
+	within(o.allRead(), lastWord)
+	return o.tail()
 }
 
 // within waits for an event, for so long.

@@ -66,6 +66,7 @@ func (s *seat) dispatch(ctx context.Context, r *Request) (Result, error) {
 		result, err := l.timed(ctx, r)
 		switch {
 		case kept(err):
+			s.pool.breaker.healed()
 			return result, err
 		case errors.As(err, &dirty):
 			s.retire(l, dirty.why(), 0)
@@ -200,9 +201,14 @@ func (s *seat) wake() {
 	}
 }
 
-// tend looks at a resting worker. If somebody has the seat, it is looked at once it is given back.
+// tend looks at a resting worker; later, if somebody has the seat just now.
 func (s *seat) tend() {
 	if !s.pool.takeThis(s) {
+		s.pool.mu.Lock()
+		defer s.pool.mu.Unlock()
+		if !s.pool.closed {
+			s.timer.Reset(idleLook)
+		}
 		return
 	}
 	defer s.pool.give(s)
@@ -223,6 +229,7 @@ func (s *seat) tend() {
 		s.retire(l, err, 0)
 		return
 	}
+	s.pool.breaker.healed()
 	s.wake()
 }
 

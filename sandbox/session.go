@@ -184,6 +184,9 @@ func (s *session) dispatch(ctx context.Context, r *Request) (Result, error) {
 		}
 	}
 	s.worker.begin(r.Message)
+	if over := s.exceeded(); over != nil { // by what it printed before
+		return Result{}, &dirtyError{over}
+	}
 	s.served = true
 	began := time.Now()
 	deadline, _ := ctx.Deadline()

@@ -17,6 +17,7 @@ type standbys struct {
 	// Under the pool's lock:
 	ready    []*session // oldest first
 	starting int
+	looking  int       // those that tend has taken out to look at
 	ends     []*ending // of those that did not last
 }
 
@@ -45,7 +46,7 @@ func (b *standbys) fill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b.prune()
-	for !p.closed && b.starting < runtime.GOMAXPROCS(0) && len(b.ready)+b.starting+len(b.ends) < p.spec.Standbys {
+	for !p.closed && b.starting < runtime.GOMAXPROCS(0) && len(b.ready)+b.looking+b.starting+len(b.ends) < p.spec.Standbys {
 		b.starting++
 		b.grows.Go(b.one)
 	}
@@ -116,7 +117,7 @@ func (b *standbys) tend() {
 		return
 	}
 	all := b.ready
-	b.ready = nil
+	b.ready, b.looking = nil, len(all)
 	b.grows.Add(1)
 	p.mu.Unlock()
 	defer b.grows.Done()
@@ -135,7 +136,7 @@ func (b *standbys) tend() {
 		ends = append(ends, s.end(err, 0))
 	}
 	p.mu.Lock()
-	b.ready = append(kept, b.ready...)
+	b.ready, b.looking = append(kept, b.ready...), 0
 	b.ends = append(b.ends, ends...)
 	if len(b.ends) > 0 { // each has the room of a standby until it is proved gone
 		next = min(next, idleLook)
@@ -144,6 +145,9 @@ func (b *standbys) tend() {
 		b.wake(next)
 	}
 	p.mu.Unlock()
+	if len(kept) > 0 {
+		p.breaker.healed()
+	}
 	b.fill()
 }
 

@@ -352,31 +352,36 @@ func (s *story) seen() string {
 	if more := s.Tree.Seen - len(s.Tree.Named); more > 0 {
 		what += fmt.Sprintf(", %d of them not named", more)
 	}
-	return fmt.Sprintf("%s, level %s (%s)", what, s.Tree.Level, s.Tree.Rung)
+	return fmt.Sprintf("%s, level %s (%s)", what, s.Tree.Level, printable(s.Tree.Rung))
 }
 
-// members draws processes below their parents; those whose parent is not among them stand at the edge.
+// members draws processes below their parents; those whose parent is not among them stand at the edge. Whatever a record says,
+// each is drawn once.
 func (s *story) members(list []tree.Member) {
-	children := map[int][]tree.Member{}
-	among := map[int]bool{}
+	children, among, drawn := map[int][]tree.Member{}, map[int]bool{}, map[int]bool{}
 	for _, m := range list {
 		among[m.Pid] = true
+		children[m.Parent] = append(children[m.Parent], m)
+	}
+	var draw func(m tree.Member, indent string)
+	draw = func(m tree.Member, indent string) {
+		if drawn[m.Pid] {
+			return
+		}
+		drawn[m.Pid] = true
+		s.line("%s%d %q", indent, m.Pid, m.Name)
+		for _, child := range children[m.Pid] {
+			draw(child, indent+"  ")
+		}
 	}
 	for _, m := range list {
-		at := m.Parent
-		if !among[at] || at == m.Pid {
-			at = 0
-		}
-		children[at] = append(children[at], m)
-	}
-	var draw func(at int, indent string)
-	draw = func(at int, indent string) {
-		for _, m := range children[at] {
-			s.line("%s%d %q", indent, m.Pid, m.Name)
-			draw(m.Pid, indent+"  ")
+		if !among[m.Parent] {
+			draw(m, "  ")
 		}
 	}
-	draw(0, "  ")
+	for _, m := range list { // what is left are circles
+		draw(m, "  ")
+	}
 }
 
 func (s *story) output() {

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"coppice.dev/coppice/sandbox"
@@ -25,7 +26,13 @@ import (
 const Keep = 500
 
 // recordCap is the most bytes of a record that is read: a worker of the same user may have put anything in its place.
-const recordCap = 1 << 20
+const recordCap = 4 << 20
+
+// textCap is the most bytes of an error's text; a worker that cannot boot may send megabytes.
+const textCap = 64 << 10
+
+// lastID is the largest number that a file's name holds.
+const lastID = 99_999_999
 
 // Record is the story of one cut. Texts are as they came: escape them for a terminal.
 type Record struct {
@@ -62,7 +69,9 @@ func of(c sandbox.Cut) Record {
 	}
 	r.Kind, r.Name = kind(c)
 	if c.Why != nil {
-		r.Why = c.Why.Error()
+		if r.Why = c.Why.Error(); len(r.Why) > textCap {
+			r.Why = strings.ToValidUTF8(r.Why[:textCap], "") + "..."
+		}
 	}
 	return r
 }
@@ -98,7 +107,8 @@ func orderly(c sandbox.Cut) bool {
 // Read reads one record. The error is fs.ErrNotExist if there is none of that number.
 func Read(dir string, id int) (Record, error) {
 	var r Record
-	f, err := os.Open(filepath.Join(dir, name(id)))
+	// A worker of the same user may have put a FIFO there, whose other end nobody opens.
+	f, err := os.OpenFile(filepath.Join(dir, name(id)), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return r, err
 	}
@@ -114,6 +124,7 @@ func Read(dir string, id int) (Record, error) {
 	if err := d.Decode(&r); err != nil {
 		return r, fmt.Errorf("%s is damaged: %w", f.Name(), err)
 	}
+	r.ID = id
 	return r, nil
 }
 
@@ -126,7 +137,7 @@ func List(dir string) ([]int, error) {
 	var out []int
 	for _, e := range entries {
 		digits, ok := strings.CutSuffix(e.Name(), ".json")
-		if id, err := strconv.Atoi(digits); ok && err == nil && name(id) == e.Name() {
+		if id, err := strconv.Atoi(digits); ok && err == nil && id > 0 && id <= lastID && name(id) == e.Name() {
 			out = append(out, id)
 		}
 	}

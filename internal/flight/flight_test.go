@@ -55,6 +55,13 @@ func TestNumbers(t *testing.T) {
 	if ids, err := List(dir); err != nil || !slices.Equal(ids, []int{1, 2, 3}) {
 		t.Errorf("%v, %v", ids, err)
 	}
+	// What says that it is another is not taken for it. Red without the number's replacement in Read.
+	if err := os.Rename(filepath.Join(dir, name(3)), filepath.Join(dir, name(7))); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Read(dir, 7); err != nil || r.ID != 7 {
+		t.Errorf("%d, %v", r.ID, err)
+	}
 	if info, err := os.Stat(filepath.Join(dir, name(1))); err != nil || info.Mode().Perm()&0o077 != 0 && filepath.Separator == '/' {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
@@ -152,6 +159,10 @@ func TestForeign(t *testing.T) {
 	}
 	if _, err := Read(dir, 4); err == nil {
 		t.Error("a folder is taken")
+	}
+	// A number that the next one could not follow is none of ours. Red without the look at lastID in List.
+	if err := os.WriteFile(filepath.Join(dir, "9223372036854775807.json"), nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	if ids, _ := List(dir); len(ids) != 4 {
 		t.Errorf("listed %v", ids)

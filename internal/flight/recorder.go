@@ -40,6 +40,11 @@ func Open(dir string, failed func(error)) (*Recorder, error) {
 		return nil, fmt.Errorf("flight records: %w", err)
 	}
 	r := &Recorder{dir: dir, failed: failed, queue: make(chan Record, queued), done: make(chan struct{}), boots: map[string]Record{}}
+	if left, err := filepath.Glob(filepath.Join(dir, ".new-*")); err == nil { // of an engine that was killed
+		for _, file := range left {
+			os.Remove(file)
+		}
+	}
 	if len(have) > 0 {
 		r.last = have[len(have)-1]
 	}
@@ -65,8 +70,11 @@ func (r *Recorder) Note(c sandbox.Cut) int {
 		return 0
 	}
 	before, again := r.boots[record.Worker]
-	if again = again && record.Kind == "boot" && before.Why == record.Why; again {
+	if again = again && record.Kind == "boot" && before.Why == record.Why && before.ID > r.last-Keep; again {
 		record.ID, record.Times = before.ID, before.Times+1
+	} else if r.last == lastID {
+		r.failed(fmt.Errorf("there is no number left for a flight record: remove the folder %s", r.dir))
+		return 0
 	} else {
 		r.last++
 		record.ID = r.last

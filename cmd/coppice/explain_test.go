@@ -1,0 +1,58 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"coppice.dev/coppice/internal/flight"
+	"coppice.dev/coppice/sandbox"
+	"coppice.dev/coppice/tree"
+)
+
+// TestMembers: each process is drawn once, below its parent, whatever a spoilt record says. Red without drawn: circles never
+// end.
+func TestMembers(t *testing.T) {
+	for name, c := range map[string]struct {
+		list []tree.Member
+		want string
+	}{
+		"a tree":     {[]tree.Member{{Pid: 3, Parent: 2, Name: "c"}, {Pid: 2, Parent: 1, Name: "b"}, {Pid: 4, Parent: 2, Name: "d"}}, "  2 \"b\"\n    3 \"c\"\n    4 \"d\"\n"},
+		"its own":    {[]tree.Member{{Name: "x"}}, "  0 \"x\"\n"},
+		"a circle":   {[]tree.Member{{Pid: 2, Parent: 3, Name: "b"}, {Pid: 3, Parent: 2, Name: "c"}}, "  2 \"b\"\n    3 \"c\"\n"},
+		"twice":      {[]tree.Member{{Pid: 2, Name: "b"}, {Pid: 2, Name: "b"}}, "  2 \"b\"\n"},
+		"a terminal": {[]tree.Member{{Pid: 2, Name: "\x1b[31m\nx"}}, "  2 \"\\x1b[31m\\nx\"\n"},
+	} {
+		var b strings.Builder
+		s := story{b: &b}
+		s.members(c.list)
+		if b.String() != c.want {
+			t.Errorf("%s:\n%swant\n%s", name, b.String(), c.want)
+		}
+	}
+}
+
+// TestStoryIsPrintable: nothing of a record reaches a terminal as it is. Red without printable in seen, and in any other place.
+func TestStoryIsPrintable(t *testing.T) {
+	const bad = "a\x1b[31m\u009b\nforged line"
+	for _, kind := range []string{"deadline", "violation", "crash", "limit", "cancel", "boot", "exit", bad} {
+		var b strings.Builder
+		r := flight.Record{Worker: bad, Kind: kind, Name: bad, Why: bad, Times: 2, Said: bad, Heard: bad, Status: bad, Left: bad, Output: []string{bad},
+			Tree: tree.Report{Rung: bad, Unseen: "", Seen: 1, Named: []tree.Member{{Name: bad}}, Survivors: []tree.Member{{Pid: 7, Name: bad}}}}
+		r.Steps = append(r.Steps, stepsOf(bad)...)
+		for _, left := range []string{bad, ""} {
+			r.Left = left
+			s := story{Record: r, b: &b}
+			s.tell()
+		}
+		if out := b.String(); strings.ContainsAny(out, "\x1b\u009b") || strings.Contains(out, "\nforged") {
+			t.Errorf("%s: %q", kind, out)
+		}
+	}
+}
+
+func stepsOf(text string) (out []sandbox.Step) {
+	for _, what := range []string{sandbox.StepStart, sandbox.StepReady, sandbox.StepRequest, sandbox.StepAnswer, text} {
+		out = append(out, sandbox.Step{What: what, Phase: text, Name: text, Answer: text})
+	}
+	return out
+}
