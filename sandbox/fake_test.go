@@ -97,6 +97,8 @@ type fake struct {
 	status   tree.Status
 	usage    atomic.Pointer[func() tree.Usage]
 	gone     func() // called right before it is empty
+	over     func(*LimitError)
+	onBegin  func(message int64)
 }
 
 func newFake(dying time.Duration) *fake {
@@ -189,11 +191,15 @@ func (f *fake) uses(now func() tree.Usage)      { f.usage.Store(&now) }
 func (f *fake) Level() tree.Level               { return tree.Atomic }
 func (f *fake) Facts() tree.Facts               { return tree.Facts{} }
 func (f *fake) Members() ([]tree.Member, error) { return nil, nil }
-func (f *fake) begin(int64)                     {}
-func (f *fake) tail() []string                  { return nil }
-func (f *fake) whole() []string                 { return nil }
-func (f *fake) clear() error                    { return nil }
-func (f *fake) folder() string                  { return "" }
+func (f *fake) begin(message int64) {
+	if f.onBegin != nil {
+		f.onBegin(message)
+	}
+}
+func (f *fake) tail() []string  { return nil }
+func (f *fake) whole() []string { return nil }
+func (f *fake) clear() error    { return nil }
+func (f *fake) folder() string  { return "" }
 
 // hear is the child's read of one message; nil when there are no more.
 func (f *fake) hear() wire.Message {

@@ -40,8 +40,9 @@ func inFakeTime(t *testing.T, spec Spec, program func(n int64, f *fake), test fu
 			Held:   func(h Held) { b.mu.Lock(); defer b.mu.Unlock(); b.held = append(b.held, h) },
 			Healed: func(string) { b.healed.Add(1) },
 		}
-		b.Pool = newPool(spec.filled(), func(context.Context, *Spec, func(*LimitError)) (child, error) {
+		b.Pool = newPool(spec.filled(), func(_ context.Context, _ *Spec, over func(*LimitError)) (child, error) {
 			f := newFake(time.Millisecond)
+			f.over = over
 			n := b.starts.Add(1)
 			b.programs.Go(func() {
 				program(n, f)
@@ -437,6 +438,74 @@ func TestRecord(t *testing.T) {
 		last, before := steps[len(steps)-1], steps[len(steps)-2]
 		if last.What != StepRequest || last.Message != 100 || before.What != StepAnswer || before.Answer != "result" {
 			t.Errorf("%+v, %+v", before, last)
+		}
+	})
+}
+
+// TestFlapping: workers that boot and die before their first request are held off longer each time, too. Red with healed called
+// in Pool.grow.
+func TestFlapping(t *testing.T) {
+	inFakeTime(t, Spec{}, func(n int64, f *fake) {
+		f.boots()
+		if n > 3*replacements {
+			f.serves(func(*wire.Request) {})
+			return
+		}
+		f.say(&wire.Ready{Offers: []wire.Offer{}}) // nobody asked
+		<-f.empty
+	}, func(b *farm) {
+		for fails := 1; fails <= 3; fails++ {
+			if _, err := b.dispatch(1); !as(func(*BootError) bool { return true })(err) {
+				t.Fatalf("%T %v", err, err)
+			}
+			held := b.holds()
+			if last := held[len(held)-1]; len(held) != fails || last.Fails != fails {
+				t.Fatalf("held %d times, %d fails in a row", len(held), last.Fails)
+			} else {
+				time.Sleep(time.Until(last.Until))
+			}
+		}
+		if b.healed.Load() != 0 {
+			t.Error("healed before one lasted")
+		}
+		b.fine(1)
+		if b.healed.Load() != 1 {
+			t.Errorf("healed %d times", b.healed.Load())
+		}
+	})
+}
+
+// TestOverBefore: what a worker printed before a request is not charged to its message. Red without the look at exceeded in
+// session.dispatch.
+func TestOverBefore(t *testing.T) {
+	inFakeTime(t, Spec{}, func(n int64, f *fake) {
+		if n == 1 {
+			f.onBegin = func(message int64) { // what lay in the pipe is read now
+				if message == 2 {
+					f.over(&LimitError{Limit: LimitOutput})
+				}
+			}
+		}
+		honest(n, f)
+	}, func(b *farm) {
+		b.fine(1)
+		b.fine(2)
+		time.Sleep(time.Second)
+		b.limited(LimitOutput, 0)
+	})
+}
+
+// TestExecCutOff: what a limit has cut off is no answer, though the program ends well. Red without the look at exceeded in
+// session.drained.
+func TestExecCutOff(t *testing.T) {
+	inFakeTime(t, Spec{Exec: true, ExecTo: []string{"out"}}, func(_ int64, f *fake) {
+		f.up.write([]byte("half"))
+		f.over(&LimitError{Limit: LimitOutput})
+	}, func(b *farm) {
+		r, err := b.dispatch(1)
+		var limit *LimitError
+		if !errors.As(err, &limit) || Blame(err) != Worker {
+			t.Errorf("%v, %T %v", r, err, err)
 		}
 	})
 }
