@@ -500,6 +500,7 @@ func TestOverBefore(t *testing.T) {
 func TestExecCutOff(t *testing.T) {
 	inFakeTime(t, Spec{Exec: true, ExecTo: []string{"out"}}, func(_ int64, f *fake) {
 		f.up.write([]byte("half"))
+		time.Sleep(time.Millisecond) // it is read
 		f.over(&LimitError{Limit: LimitOutput})
 	}, func(b *farm) {
 		r, err := b.dispatch(1)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -26,7 +27,7 @@ to = ["out"]
 [handler.two]
 run = "per.py:two"
 to = ["out"]
-%[1]s
+%[2]s
 [outbound.out]
 file = { dir = "out", name = "{message}-{inbound}-{handler}-{id}" }
 `
@@ -50,15 +51,18 @@ def two(msg, ctx): return answer()
 func TestPer(t *testing.T) {
 	needPython(t)
 	for per, want := range map[string]struct {
+		second  string // what the second handler's table has, if not the same
 		workers int
 		who     func(inbound, handler string, message int) string // those with the same answer share a worker
 	}{
-		"":                                   {2, func(_, handler string, _ int) string { return handler }},
-		`per = "inbound"`:                    {2, func(inbound, _ string, _ int) string { return inbound }},
-		`per = "message"` + "\nstandbys = 1": {8, func(_, handler string, message int) string { return fmt.Sprint(handler, message) }},
+		"":                {"", 2, func(_, handler string, _ int) string { return handler }},
+		`per = "inbound"`: {"", 2, func(inbound, _ string, _ int) string { return inbound }},
+		// Red with %v in building.add.
+		`per = "inbound"` + "\nsettings = { n = 1 }": {`per = "inbound"` + "\nsettings = { n = '1' }", 4, func(inbound, handler string, _ int) string { return inbound + handler }},
+		`per = "message"` + "\nstandbys = 1":         {"", 8, func(_, handler string, message int) string { return fmt.Sprint(handler, message) }},
 	} {
 		t.Run(per, func(t *testing.T) {
-			dir := folder(t, fmt.Sprintf(perTOML, per))
+			dir := folder(t, fmt.Sprintf(perTOML, per, cmp.Or(want.second, per)))
 			if err := os.WriteFile(filepath.Join(dir, "per.py"), []byte(perPython), 0o600); err != nil {
 				t.Fatal(err)
 			}
