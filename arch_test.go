@@ -30,6 +30,7 @@ var layers = [][]string{
 	{"internal/cgroup"},
 	{"internal/shim"},
 	{"worker", "sdk/python", "sdk/node"},
+	{"sdk/sdktest"},
 	{"internal/victim"},
 	{"internal/message", "internal/hl7", "internal/synth", "internal/tty"},
 	{"wire"},

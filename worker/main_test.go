@@ -3,18 +3,16 @@
 package worker
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
+	"coppice.dev/coppice/sdk/sdktest"
 	"coppice.dev/coppice/wire"
 )
 
@@ -62,120 +60,63 @@ func openDescriptors() string {
 	return strings.Join(found, " ")
 }
 
-// engine plays the engine to the test binary as a worker.
-type engine struct {
-	t        *testing.T
-	cmd      *exec.Cmd
-	to, from *os.File
-	out, err bytes.Buffer
-}
-
-func start(t *testing.T, env ...string) *engine {
+func start(t *testing.T, env ...string) *sdktest.Worker {
 	t.Helper()
 	return startWith(t, nil, env...)
 }
 
-func startWith(t *testing.T, args []string, env ...string) *engine {
+func startWith(t *testing.T, args []string, env ...string) *sdktest.Worker {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{t: t, cmd: exec.Command(exe, args...)}
-	e.cmd.Env = append(env, asWorker+"=serve")
-	e.cmd.Stdout, e.cmd.Stderr = &e.out, &e.err
-	childReads, to, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	from, childWrites, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.to, e.from = to, from
-	e.cmd.ExtraFiles = []*os.File{childReads, childWrites}
-	if err := e.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	childReads.Close()
-	childWrites.Close()
-	t.Cleanup(func() { to.Close(); from.Close(); e.cmd.Process.Kill(); e.cmd.Wait() })
-	deadline := time.Now().Add(patience)
-	if err := errors.Join(to.SetDeadline(deadline), from.SetDeadline(deadline)); err != nil {
-		t.Fatal(err)
-	}
-	return e
-}
-
-func (e *engine) ask(m wire.Message) wire.Message {
-	e.t.Helper()
-	f, err := wire.Encode(m, wire.DefaultCaps())
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	if _, err := f.WriteTo(e.to); err != nil {
-		e.t.Fatal(err)
-	}
-	body, err := wire.ReadFrame(e.from, wire.DefaultCaps())
-	if err != nil {
-		e.t.Fatalf("%v; stderr: %s", err, &e.err)
-	}
-	answer, err := wire.Decode(body, wire.Worker, wire.DefaultCaps())
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return answer
-}
-
-func (e *engine) wait() int {
-	e.t.Helper()
-	stop := time.AfterFunc(patience, func() { e.cmd.Process.Kill() })
-	defer stop.Stop()
-	e.cmd.Wait()
-	return e.cmd.ProcessState.ExitCode()
+	cmd := exec.Command(exe, args...)
+	cmd.Env = append(env, asWorker+"=serve")
+	return sdktest.Start(t, cmd)
 }
 
 // For the descriptors red without notInherited, for the environment without os.Unsetenv.
 func TestMainServes(t *testing.T) {
 	e := start(t, "COPPICE_WIRE=3,4")
-	if ready, ok := e.ask(&wire.Boot{}).(*wire.Ready); !ok || len(ready.Offers) != 4 {
+	if ready, ok := e.Ask(&wire.Boot{}).(*wire.Ready); !ok || len(ready.Offers) != 4 {
 		t.Fatalf("%+v", ready)
 	}
-	if r, ok := e.ask(request(wire.PhaseHandle, "echo")).(*wire.Result); !ok || string(r.Sends[0].Body) != "MSH|" {
+	if r, ok := e.Ask(request(wire.PhaseHandle, "echo")).(*wire.Result); !ok || string(r.Sends[0].Body) != "MSH|" {
 		t.Errorf("%+v", r)
 	}
-	if f, ok := e.ask(request(wire.PhaseHandle, "panics")).(*wire.Fail); !ok || f.Fault.Type != "panic" {
+	if f, ok := e.Ask(request(wire.PhaseHandle, "panics")).(*wire.Fail); !ok || f.Fault.Type != "panic" {
 		t.Errorf("%+v", f)
 	}
-	r, ok := e.ask(request(wire.PhaseHandle, "look")).(*wire.Result)
+	r, ok := e.Ask(request(wire.PhaseHandle, "look")).(*wire.Result)
 	if !ok || len(r.Sends[0].Body) != 0 || string(r.Sends[1].Body) != `"" false` {
 		t.Errorf("a program that it starts finds %s; of the environment is left %s", r.Sends[0].Body, r.Sends[1].Body)
 	}
-	e.to.Close()
-	if status := e.wait(); status != ExitOK || e.out.String() != "printed 7\n" || e.err.Len() != 0 {
-		t.Errorf("status %d, stdout %q, stderr %q", status, &e.out, &e.err)
+	e.To.Close()
+	if status := e.Wait(); status != ExitOK || e.Out.String() != "printed 7\n" || e.Err.Len() != 0 {
+		t.Errorf("status %d, stdout %q, stderr %q", status, &e.Out, &e.Err)
 	}
 }
 
 // Red with run not telling a violation from other errors.
 func TestMainRefusesTheEngine(t *testing.T) {
 	e := start(t, "COPPICE_WIRE=3,4")
-	e.ask(&wire.Boot{})
-	if _, err := e.to.Write([]byte{0xff, 0xff, 0xff, 0xff}); err != nil {
+	e.Ask(&wire.Boot{})
+	if _, err := e.To.Write([]byte{0xff, 0xff, 0xff, 0xff}); err != nil {
 		t.Fatal(err)
 	}
-	status := e.wait()
-	if got := e.err.String(); status != ExitViolation || !strings.Contains(got, "by the engine: protocol violation: frame-cap") || strings.Count(got, "\n") != 1 {
+	status := e.Wait()
+	if got := e.Err.String(); status != ExitViolation || !strings.Contains(got, "by the engine: protocol violation: frame-cap") || strings.Count(got, "\n") != 1 {
 		t.Errorf("status %d, stderr %q", status, got)
 	}
 }
 
 func TestMainCannotBoot(t *testing.T) {
 	e := start(t, "COPPICE_WIRE=3,4")
-	if f, ok := e.ask(&wire.Boot{Offers: []wire.Offer{{Phase: wire.PhaseRoute, Name: "r"}}}).(*wire.BootFail); !ok {
+	if f, ok := e.Ask(&wire.Boot{Offers: []wire.Offer{{Phase: wire.PhaseRoute, Name: "r"}}}).(*wire.BootFail); !ok {
 		t.Errorf("%+v", f)
 	}
-	if status := e.wait(); status != ExitLost {
+	if status := e.Wait(); status != ExitLost {
 		t.Errorf("status %d", status)
 	}
 }
@@ -185,8 +126,8 @@ func TestMainWithoutAnEngine(t *testing.T) {
 		"COPPICE_WIRE=3,4,": "not two numbers", "COPPICE_WIRE=03,4": "not two numbers", "COPPICE_WIRE=900,901": "descriptor 900",
 		"COPPICE_WIRE=9000000000000000000,4": "descriptor", "Y=1": "add: run FUNCTION MESSAGE"} {
 		e := start(t, env)
-		if status := e.wait(); status != ExitNoEngine || !strings.Contains(e.err.String(), want) {
-			t.Errorf("%s: status %d, %q", env, status, &e.err)
+		if status := e.Wait(); status != ExitNoEngine || !strings.Contains(e.Err.String(), want) {
+			t.Errorf("%s: status %d, %q", env, status, &e.Err)
 		}
 	}
 }
@@ -195,11 +136,11 @@ func TestMainWithoutAnEngine(t *testing.T) {
 // with run not looking for the engine first.
 func TestMainAlone(t *testing.T) {
 	e := startWith(t, []string{"run", "logs", os.DevNull})
-	if status := e.wait(); status != ExitOK || e.out.String() != "sends nothing\n" || e.err.String() != "level=INFO msg=\"to look\" function=logs mrn=1\n" {
-		t.Errorf("status %d, stdout %q, stderr %q", status, &e.out, &e.err)
+	if status := e.Wait(); status != ExitOK || e.Out.String() != "sends nothing\n" || e.Err.String() != "level=INFO msg=\"to look\" function=logs mrn=1\n" {
+		t.Errorf("status %d, stdout %q, stderr %q", status, &e.Out, &e.Err)
 	}
 	e = startWith(t, []string{"run", "logs", os.DevNull}, "COPPICE_WIRE=3,4")
-	if ready, ok := e.ask(&wire.Boot{}).(*wire.Ready); !ok {
+	if ready, ok := e.Ask(&wire.Boot{}).(*wire.Ready); !ok {
 		t.Errorf("%+v", ready)
 	}
 }

@@ -1,10 +1,7 @@
 package node
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,10 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"coppice.dev/coppice/sdk/sdktest"
 	"coppice.dev/coppice/wire"
 )
-
-const patience = 30 * time.Second
 
 // findNode returns a node of at least 18, or skips and says so.
 func findNode(t *testing.T) string {
@@ -38,7 +34,7 @@ var skipped = regexp.MustCompile(`^ok \d+ .*# SKIP (.*)$`)
 
 // The SDK's own suite. What it skips is skipped here too, so that it is seen.
 func TestSuite(t *testing.T) {
-	touch(t, ".", "tests", filepath.Join("..", "..", "protocol", "vectors"))
+	sdktest.Touch(t, ".", "tests", filepath.Join("..", "..", "protocol", "vectors"))
 	files, err := filepath.Glob("tests/*.test.js")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
@@ -61,25 +57,6 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-// touch opens the files that the suite depends on: go test repeats a cached result unless a file that the test itself
-// has opened is another one since.
-func touch(t *testing.T, folders ...string) {
-	t.Helper()
-	for _, folder := range folders {
-		entries, err := os.ReadDir(folder)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, entry := range entries {
-			if entry.Type().IsRegular() {
-				if _, err := os.ReadFile(filepath.Join(folder, entry.Name())); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-	}
-}
-
 // A binary holds every file of the package, and lays them out for their owner alone. Red with 0o644 in write.
 func TestWriteTo(t *testing.T) {
 	dir := t.TempDir()
@@ -93,47 +70,18 @@ func TestWriteTo(t *testing.T) {
 		}
 	}
 	for _, pattern := range []string{"*.js", "*.d.ts", "package.json"} {
-		names, err := filepath.Glob(pattern)
-		if err != nil || len(names) == 0 {
-			t.Fatal(pattern, err)
-		}
-		for _, name := range names {
-			want, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := os.ReadFile(filepath.Join(dir, Name, name))
-			if err != nil || !bytes.Equal(got, want) {
-				t.Errorf("%s: written as %d bytes, want %d: %v", name, len(got), len(want), err)
-			}
-		}
-	}
-	if runtime.GOOS == "windows" {
-		return
-	}
-	err := filepath.WalkDir(filepath.Join(dir, Name), func(path string, entry fs.DirEntry, err error) error {
+		files, err := filepath.Glob(pattern)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		info, err := entry.Info()
-		if err == nil && info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("%s is %v", path, info.Mode())
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+		sdktest.Laid(t, files, filepath.Join(dir, Name))
 	}
 }
 
 // process is a Node worker, started as an engine starts it: from the written SDK, with pipes as descriptors 3 and 4.
 type process struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	to     *os.File
-	from   *os.File
-	output bytes.Buffer
-	file   string
+	*sdktest.Worker
+	file string
 }
 
 func start(t *testing.T, source string) *process {
@@ -147,81 +95,18 @@ func start(t *testing.T, source string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, file: filepath.Join(dir, "adt.mjs")}
-	if err := os.WriteFile(p.file, []byte(source), 0o600); err != nil {
+	file := filepath.Join(dir, "adt.mjs")
+	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.cmd = exec.Command(node, program)
-	p.cmd.Env = []string{"COPPICE_WIRE=3,4"}
-	p.cmd.Dir = dir
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	childReads, to, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	from, childWrites, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.to, p.from = to, from
-	p.cmd.ExtraFiles = []*os.File{childReads, childWrites}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	childReads.Close()
-	childWrites.Close()
-	t.Cleanup(func() { to.Close(); from.Close(); p.cmd.Process.Kill(); p.cmd.Wait() })
-	deadline := time.Now().Add(patience)
-	if err := errors.Join(to.SetDeadline(deadline), from.SetDeadline(deadline)); err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-func (p *process) ask(m wire.Message) wire.Message {
-	p.t.Helper()
-	f, err := wire.Encode(m, wire.DefaultCaps())
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if _, err := f.WriteTo(p.to); err != nil {
-		p.t.Fatal(err)
-	}
-	body, err := wire.ReadFrame(p.from, wire.DefaultCaps())
-	if err != nil {
-		p.t.Fatalf("%v; it printed %s", err, p.end())
-	}
-	answer, err := wire.Decode(body, wire.Worker, wire.DefaultCaps())
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return answer
+	cmd := exec.Command(node, program)
+	cmd.Env = []string{"COPPICE_WIRE=3,4"}
+	cmd.Dir = dir
+	return &process{sdktest.Start(t, cmd), file}
 }
 
 func (p *process) boot(offers ...wire.Offer) wire.Message {
-	p.t.Helper()
-	return p.ask(&wire.Boot{File: p.file, Offers: offers, Settings: map[string]any{"facility": "MERCY"}})
-}
-
-func request(phase wire.Phase, name, body string) *wire.Request {
-	return &wire.Request{Binding: wire.Binding{ID: "5f3a9c0e1b2d4c6f8091a2b3c4d5e6f7", Phase: phase, Name: name}, Message: 7,
-		Inbound: "adt", Received: "2026-01-02T03:04:05Z", Attempt: 1, Timeout: 60000, Body: []byte(body)}
-}
-
-// end closes the engine's end and returns what the worker printed.
-func (p *process) end() string {
-	p.t.Helper()
-	p.to.Close()
-	p.wait()
-	return p.output.String()
-}
-
-func (p *process) wait() int {
-	p.t.Helper()
-	stop := time.AfterFunc(patience, func() { p.cmd.Process.Kill() })
-	defer stop.Stop()
-	p.cmd.Wait()
-	return p.cmd.ProcessState.ExitCode()
+	return p.Ask(&wire.Boot{File: p.file, Offers: offers, Settings: map[string]any{"facility": "MERCY"}})
 }
 
 const adt = `
@@ -256,12 +141,12 @@ func TestExchange(t *testing.T) {
 	if !ok || len(ready.Offers) != 3 {
 		t.Fatalf("booted as %+v", ready)
 	}
-	routed, ok := p.ask(request(wire.PhaseRoute, "route", a01)).(*wire.Result)
+	routed, ok := p.Ask(sdktest.Request(wire.PhaseRoute, "route", a01)).(*wire.Result)
 	if !ok || len(routed.Handlers) != 1 || routed.Handlers[0] != "admit" {
 		t.Errorf("routed: %+v", routed)
 	}
-	r := request(wire.PhaseHandle, "admit", a01)
-	admitted, ok := p.ask(r).(*wire.Result)
+	r := sdktest.Request(wire.PhaseHandle, "admit", a01)
+	admitted, ok := p.Ask(r).(*wire.Result)
 	if !ok || len(admitted.Sends) != 2 || admitted.Tags["mrn"] != "4711" || r.Check(admitted.Binding) != nil {
 		t.Fatalf("admitted: %+v", admitted)
 	}
@@ -271,13 +156,13 @@ func TestExchange(t *testing.T) {
 	if got := string(admitted.Sends[1].Body); got != a01 {
 		t.Errorf("archived %q, want %q", got, a01)
 	}
-	if got, ok := p.ask(request(wire.PhaseHandle, "large", strings.Repeat("y", 20<<20))).(*wire.Result); !ok || len(got.Sends[0].Body) != 20<<20 {
+	if got, ok := p.Ask(sdktest.Request(wire.PhaseHandle, "large", strings.Repeat("y", 20<<20))).(*wire.Result); !ok || len(got.Sends[0].Body) != 20<<20 {
 		t.Errorf("large: %+v", got)
 	}
-	if got := p.end(); got != "admitting 7\n" {
+	if got := p.End(); got != "admitting 7\n" {
 		t.Errorf("it printed %q", got)
 	}
-	if status := p.cmd.ProcessState.ExitCode(); status != 0 {
+	if status := p.Cmd.ProcessState.ExitCode(); status != 0 {
 		t.Errorf("status %d, want 0", status)
 	}
 }
@@ -294,13 +179,13 @@ func TestBootFail(t *testing.T) {
 func TestViolation(t *testing.T) {
 	p := start(t, adt)
 	p.boot()
-	if _, err := p.to.Write([]byte{0xff, 0xff, 0xff, 0xff}); err != nil {
+	if _, err := p.To.Write([]byte{0xff, 0xff, 0xff, 0xff}); err != nil {
 		t.Fatal(err)
 	}
-	if status := p.wait(); status != 70 {
+	if status := p.Wait(); status != 70 {
 		t.Errorf("status %d, want 70", status)
 	}
-	if got := p.output.String(); !strings.Contains(got, "protocol violation: frame-cap") || strings.Count(got, "\n") != 1 {
+	if got := p.Printed(); !strings.Contains(got, "protocol violation: frame-cap") || strings.Count(got, "\n") != 1 {
 		t.Errorf("it printed %q", got)
 	}
 }
