@@ -34,6 +34,7 @@ var layers = [][]string{
 	{"internal/victim"},
 	{"internal/message", "internal/hl7", "internal/synth", "internal/tty"},
 	{"wire"},
+	{"protocol/vectors"},
 }
 
 // rule forbids imports to a package and its subtree.

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"coppice.dev/coppice/protocol/vectors"
 	"coppice.dev/coppice/wire"
 )
 
@@ -233,28 +234,12 @@ func found(t *testing.T) (list []stream) {
 // sized puts a length in front.
 func sized(b []byte) []byte { return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...) }
 
-// unhex returns the bytes that a vector writes as one string, or as a list of strings and repetitions.
-func unhex(t *testing.T, raw json.RawMessage) (all []byte) {
+// unhex returns the bytes that a vector writes.
+func unhex(t *testing.T, written json.RawMessage) []byte {
 	t.Helper()
-	var pieces []json.RawMessage
-	if json.Unmarshal(raw, &pieces) != nil {
-		pieces = []json.RawMessage{raw}
-	}
-	for _, raw := range pieces {
-		piece := struct {
-			Repeat string
-			Times  int
-		}{Times: 1}
-		if json.Unmarshal(raw, &piece.Repeat) != nil {
-			if err := json.Unmarshal(raw, &piece); err != nil {
-				t.Fatal(err)
-			}
-		}
-		b, err := hex.DecodeString(piece.Repeat)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, bytes.Repeat(b, piece.Times)...)
+	all, err := vectors.Bytes(written)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return all
 }

@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"coppice.dev/coppice/protocol/vectors"
 )
 
 // vector is one entry of a file in protocol/vectors; its README.md tells the format.
@@ -61,29 +63,12 @@ func loadVectors(t testing.TB, file string) []vector {
 	return list
 }
 
-// unhex returns the bytes that a vector writes as one string, or as a list of strings and repetitions.
-func unhex(t testing.TB, raw json.RawMessage) []byte {
+// unhex returns the bytes that a vector writes.
+func unhex(t testing.TB, written json.RawMessage) []byte {
 	t.Helper()
-	var pieces []json.RawMessage
-	if json.Unmarshal(raw, &pieces) != nil {
-		pieces = []json.RawMessage{raw}
-	}
-	var all []byte
-	for _, raw := range pieces {
-		piece := struct {
-			Repeat string
-			Times  int
-		}{Times: 1}
-		if json.Unmarshal(raw, &piece.Repeat) != nil {
-			if err := json.Unmarshal(raw, &piece); err != nil {
-				t.Fatal(err)
-			}
-		}
-		b, err := hex.DecodeString(piece.Repeat)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, bytes.Repeat(b, piece.Times)...)
+	all, err := vectors.Bytes(written)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return all
 }
