@@ -31,6 +31,7 @@ var layers = [][]string{
 	{"internal/shim"},
 	{"worker", "sdk/python", "sdk/node"},
 	{"sdk/sdktest"},
+	{"sdk"},
 	{"internal/victim"},
 	{"internal/message", "internal/hl7", "internal/synth", "internal/tty"},
 	{"wire"},

@@ -97,7 +97,7 @@ func (s *session) through(ctx context.Context, body []byte) ([]byte, error) {
 	case <-s.worker.Exited():
 	default:
 		if int64(len(out)) > most {
-			return nil, s.raised("result", fmt.Sprintf("the program wrote more than %d bytes to stdout", most))
+			return nil, raised("result", fmt.Sprintf("the program wrote more than %d bytes to stdout", most))
 		}
 		return nil, errors.Join(err, os.ErrDeadlineExceeded)
 	}
@@ -105,11 +105,11 @@ func (s *session) through(ctx context.Context, body []byte) ([]byte, error) {
 	case ctx.Err() != nil, err != nil && !s.drained(err):
 		return nil, errors.Join(err, os.ErrDeadlineExceeded)
 	case int64(len(out)) > most:
-		return nil, s.raised("result", fmt.Sprintf("the program wrote more than %d bytes to stdout", most))
+		return nil, raised("result", fmt.Sprintf("the program wrote more than %d bytes to stdout", most))
 	case status.Success():
 		return out, nil
 	case status.Known && status.Signal == 0:
-		return nil, s.raised(status.String(), strings.Join(s.worker.whole(), "\n"))
+		return nil, raised(status.String(), strings.Join(s.worker.whole(), "\n"))
 	}
 	return nil, io.ErrUnexpectedEOF // judged as the crash that it is
 }
@@ -125,6 +125,6 @@ func (s *session) drained(err error) bool {
 }
 
 // raised is the fault of a program that says, by its status, that it cannot.
-func (s *session) raised(kind, text string) error {
+func raised(kind, text string) error {
 	return &HandlerError{wire.Fault{Type: kind, Text: text}}
 }

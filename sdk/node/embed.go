@@ -5,8 +5,9 @@ package node
 import (
 	"embed"
 	"fmt"
-	"os"
 	"path/filepath"
+
+	"coppice.dev/coppice/sdk"
 )
 
 // FS holds the files of the package.
@@ -21,28 +22,8 @@ const Name = "coppice-worker"
 // start. Files are readable by their owner alone. A folder that is there already is overwritten file by file.
 func WriteTo(dir string) (program string, err error) {
 	dir = filepath.Join(dir, Name)
-	if err := write(dir); err != nil {
+	if err := sdk.Write(FS, dir); err != nil {
 		return "", fmt.Errorf("write the node sdk: %w", err)
 	}
 	return filepath.Join(dir, "main.js"), nil
-}
-
-func write(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	entries, err := FS.ReadDir(".")
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		content, err := FS.ReadFile(entry.Name())
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, entry.Name()), content, 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -57,7 +57,7 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-// A binary holds every file of the package, and lays them out for their owner alone. Red with 0o644 in write.
+// A binary holds every file of the package, and lays them out for their owner alone. Red with 0o644 in sdk.Write.
 func TestWriteTo(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 { // a second time over the first

@@ -5,9 +5,9 @@ package python
 import (
 	"embed"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
+
+	"coppice.dev/coppice/sdk"
 )
 
 // FS holds the folder coppice_worker.
@@ -21,21 +21,7 @@ const Program = "coppice_worker/__main__.py"
 // WriteTo writes the folder coppice_worker into dir and returns the path of the program to start. Files are readable
 // by their owner alone. A folder that is there already is overwritten file by file.
 func WriteTo(dir string) (program string, err error) {
-	err = fs.WalkDir(FS, ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		to := filepath.Join(dir, filepath.FromSlash(path))
-		if entry.IsDir() {
-			return os.MkdirAll(to, 0o700)
-		}
-		content, err := FS.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(to, content, 0o600)
-	})
-	if err != nil {
+	if err := sdk.Write(FS, dir); err != nil {
 		return "", fmt.Errorf("write the python sdk: %w", err)
 	}
 	return filepath.Join(dir, filepath.FromSlash(Program)), nil

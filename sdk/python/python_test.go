@@ -55,7 +55,7 @@ func TestUnittest(t *testing.T) {
 	}
 }
 
-// A binary holds every file of the SDK, and lays them out for their owner alone. Red with 0o644 in WriteTo.
+// A binary holds every file of the SDK, and lays them out for their owner alone. Red with 0o644 in sdk.Write.
 func TestWriteTo(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 { // a second time over the first
