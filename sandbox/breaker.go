@@ -84,7 +84,8 @@ func (b *breaker) healed() {
 }
 
 // grow starts a worker and makes it ready, unless the breaker is open. A program that is executed for each message is ready when
-// it has been started; env is added to what it is told. sit is called with the session once there is one. The session of a worker that did not become ready is returned with the error, and is to be ended. Errors are *BootError, or ErrClosed.
+// it has been started; env is added to what it is told. sit is called with the session once there is one. The session of a
+// worker that did not become ready is returned with the error, and is to be ended. Errors are *BootError, or ErrClosed.
 func (p *Pool) grow(ctx context.Context, env []string, sit func(*session) (closed bool)) (*session, error) {
 	if err := p.breaker.open(); err != nil {
 		return nil, err

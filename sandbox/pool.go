@@ -246,9 +246,9 @@ func (p *Pool) give(s *seat) {
 }
 
 // Close ends the pool: idle workers are asked to end and killed if they do not; dispatches under way return ErrClosed
-// and their workers are killed. Close returns nil once all workers are proved gone and their scratch folders removed, a *tree.SurvivorsError if that took
-// longer than Spec.KillTimeout, and ctx's cause if that ended first; the killing goes on then. It may be called again, to
-// wait again, and by any number of goroutines.
+// and their workers are killed. Close returns nil once all workers are proved gone and their scratch folders removed, a
+// *tree.SurvivorsError if that took longer than Spec.KillTimeout, and ctx's cause if that ended first; the killing goes on
+// then. It may be called again, to wait again, and by any number of goroutines.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if !p.closed {
