@@ -21,6 +21,7 @@ type ending struct {
 // end kills the worker and returns at once; the ending is done when the tree is proved empty, or is not in time, and
 // everything that belonged to the worker has been cleared away.
 func (s *session) end(why error, message int64) *ending {
+	close(s.ending)
 	e := &ending{session: s, why: why, message: message, at: time.Now(), done: make(chan struct{})}
 	if gone := s.gone.Load(); gone != nil {
 		e.at = *gone // nobody has looked since

@@ -99,6 +99,7 @@ type fake struct {
 	gone     func() // called right before it is empty
 	over     func(*LimitError)
 	onBegin  func(message int64)
+	slow     atomic.Int64 // nanoseconds that each read by the engine takes longer
 }
 
 func newFake(dying time.Duration) *fake {
@@ -140,7 +141,10 @@ func (f *fake) Kill(ctx context.Context, cause string) (tree.Report, error) {
 	}
 }
 
-func (f *fake) Read(b []byte) (int, error)  { return f.up.read(b) }
+func (f *fake) Read(b []byte) (int, error) {
+	time.Sleep(time.Duration(f.slow.Load()))
+	return f.up.read(b)
+}
 func (f *fake) Write(b []byte) (int, error) { return f.down.write(b) }
 
 func (f *fake) Pending() tree.Pending {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// lastWord is how long what a dead worker left in its pipes may take to be read.
+	// lastWord is how long the pipes of a dead worker, with nothing in them, may stay without an end.
 	lastWord = 100 * time.Millisecond
 	// lastBreath is how long a wire that was cut short waits for the worker's exit, to tell a crash from a worker that closed
 	// its end. On a busy host an exit has been seen a quarter of a second behind the wire's end.
@@ -35,6 +35,7 @@ type session struct {
 	closing atomic.Bool               // the pool is being closed
 	acts    sync.WaitGroup            // what goes on beside the dispatches
 	gone    atomic.Pointer[time.Time] // when the worker's own end was seen
+	ending  chan struct{}             // closed when nobody will read from it any more
 
 	mu    sync.Mutex
 	until time.Time   // the end of the wire, once it is known
@@ -43,7 +44,7 @@ type session struct {
 
 // newSession starts a worker's process. Its code is not loaded yet.
 func newSession(ctx context.Context, spec *Spec, start starter, clear *clearing) (*session, error) {
-	s := &session{spec: spec, clear: clear, began: time.Now(), x: exchange{caps: wire.DefaultCaps()}}
+	s := &session{spec: spec, clear: clear, began: time.Now(), ending: make(chan struct{}), x: exchange{caps: wire.DefaultCaps()}}
 	s.x.record.note(Step{What: StepStart})
 	worker, err := start(ctx, spec, s.exceed)
 	if err != nil {
@@ -58,13 +59,32 @@ func newSession(ctx context.Context, spec *Spec, start starter, clear *clearing)
 	}
 	s.x.pipe = worker
 	s.acts.Go(func() {
-		// The tree is being cut by then, so that what still lies in the pipe is all that will ever come.
 		<-worker.Exited()
 		now := time.Now()
 		s.gone.Store(&now)
-		s.limit(now.Add(lastWord))
+		s.drain()
 	})
 	return s, nil
+}
+
+// drain ends the wire of a worker that has ended. Its tree is being cut, so that what lies in the pipe is all that will ever
+// come, and the pipe's end follows; but somebody who has escaped the cut may hold it open. So the wire is ended once nothing has
+// been left in it for a moment, however long it takes a busy engine to read what there is.
+func (s *session) drain() {
+	t := time.NewTimer(lastWord)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-s.ending:
+			return
+		}
+		if s.worker.Pending() != tree.Bytes {
+			s.limit(time.Now())
+			return
+		}
+		t.Reset(lastWord)
+	}
 }
 
 // clearing counts the scratch folders of a pool that are being removed.

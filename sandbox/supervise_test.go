@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -507,6 +508,31 @@ func TestExecCutOff(t *testing.T) {
 		var limit *LimitError
 		if !errors.As(err, &limit) || Blame(err) != Worker {
 			t.Errorf("%v, %T %v", r, err, err)
+		}
+	})
+}
+
+// TestSlowEngine: what a worker has written before its end is read to its end, however long the engine takes. Red without the
+// look at Pending in session.drain, for a worker and for a program.
+func TestSlowEngine(t *testing.T) {
+	answer := bytes.Repeat([]byte("0123456789"), 4000)
+	slow := func(f *fake) { f.slow.Store(int64(lastWord)) }
+	inFakeTime(t, Spec{Exec: true, ExecTo: []string{"out"}}, func(_ int64, f *fake) {
+		slow(f)
+		f.up.write(answer)
+	}, func(b *farm) {
+		if r, err := b.dispatch(1); err != nil || !bytes.Equal(r.Sends[0].Body, answer) {
+			t.Errorf("of a program: %d sends, %T %v", len(r.Sends), err, err)
+		}
+	})
+	inFakeTime(t, Spec{}, func(_ int64, f *fake) {
+		f.boots()
+		m := f.hear().(*wire.Request)
+		slow(f)
+		f.say(&wire.Result{Binding: m.Binding, Sends: []wire.Send{{To: "out", Body: answer}}})
+	}, func(b *farm) {
+		if r, err := b.dispatch(1); err != nil || !bytes.Equal(r.Sends[0].Body, answer) {
+			t.Errorf("of a worker: %d sends, %T %v", len(r.Sends), err, err)
 		}
 	})
 }
