@@ -26,7 +26,7 @@ import (
 // Red without Request.Check in exchange.dispatch (an answer reaches another dispatch), without the wait in seat.proved (a worker
 // is begun too early), and without the stop at the end of ctx in session.bounded (it never ends).
 func TestSchedules(t *testing.T) {
-	count, seed := 3000, rand.Uint64()
+	count, seed := schedules, rand.Uint64()
 	if s := os.Getenv("COPPICE_TEST_SCHEDULES"); s != "" {
 		count, _ = strconv.Atoi(s)
 	}
