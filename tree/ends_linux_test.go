@@ -5,11 +5,22 @@ import (
 	"slices"
 	"testing"
 
+	"coppice.dev/coppice/internal/shim"
 	"coppice.dev/coppice/internal/victim"
 )
 
-// daemon is settled when the process in the middle has gone, so that nothing leads back to the leader.
-var daemon = tried{name: "daemon", ready: 2, settled: func(x *witness) bool { return len(x.holders()) == 2 }}
+// daemon is settled when the process in the middle has ended, so that nothing leads back to the leader. A process lets go of its
+// descriptors before its children get another parent, so that who holds the witness does not tell.
+var daemon = tried{name: "daemon", ready: 2, settled: func(x *witness) bool {
+	held := x.holders()
+	return len(held) == 2 && !begotten(held[0], held[1]) && !begotten(held[1], held[0])
+}}
+
+// begotten: p's parent is q's child, or has gone since p was read.
+func begotten(p, q shim.Process) bool {
+	parent, ok := shim.Read(p.Parent)
+	return p.Parent != 0 && (!ok || parent.Parent == q.Pid)
+}
 
 // Without a guard, a worker of the same user can blind its shim to the engine's end; the shim then ends the tree at once,
 // escapees included. Red with the cut on poll's error left out of shim.watch, and on a subreaper with killChildren left out
