@@ -4,6 +4,8 @@
 //	cd bench && go run ./roundtrip trips 1KiB        round trips of one size
 //	cd bench && go run ./roundtrip idle 500          what idle sessions cost the engine
 //	cd bench && go run ./roundtrip sessions 8        sessions at once, against so many bare pipes
+//	cd bench && go run ./roundtrip kill 60           the message after a kill, in so many rounds
+//	cd bench && go run ./roundtrip fresh 30          a fresh worker for each message, in so many rounds
 //	cd bench && go run ./roundtrip profile DIR       CPU profiles of both sides, Coppice with a Go worker
 //
 // Everybody echoes: the body that goes in has to come out. Linux alone; it builds the far ends with the go command.
@@ -39,7 +41,7 @@ func run(args []string) error {
 	}
 	defer os.RemoveAll(f.dir)
 	if len(args) == 0 {
-		for _, part := range [][]string{{"trips"}, {"sessions", "8"}, {"idle", "500"}} {
+		for _, part := range [][]string{{"trips"}, {"sessions", "8"}, {"idle", "500"}, {"kill", "60"}, {"fresh", "30"}} {
 			if err := f.part(part[0], part[1:]...); err != nil {
 				return err
 			}
@@ -50,23 +52,21 @@ func run(args []string) error {
 }
 
 func (f *far) part(name string, args ...string) error {
+	counted := map[string]func(int) error{"sessions": f.sessions, "idle": f.idle, "kill": f.kill, "fresh": f.fresh}[name]
 	switch {
 	case name == "trips":
 		return f.trips(args)
 	case len(args) != 1:
 	case name == "profile":
 		return f.profile(args[0])
-	case name == "idle", name == "sessions":
+	case counted != nil:
 		n, err := strconv.Atoi(args[0])
 		if err != nil || n < 1 {
-			return fmt.Errorf("%s: a number of sessions, not %q", name, args[0])
+			return fmt.Errorf("%s: a number from 1, not %q", name, args[0])
 		}
-		if name == "idle" {
-			return f.idle(n)
-		}
-		return f.sessions(n)
+		return counted(n)
 	}
-	return fmt.Errorf("no part %q with %d words: there are trips [SIZE...], sessions N, idle N, profile DIR", name, len(args))
+	return fmt.Errorf("no part %q with %d words: there are trips [SIZE...], sessions N, idle N, kill N, fresh N, profile DIR", name, len(args))
 }
 
 // far is what stands at the far ends.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"runtime/pprof"
+	"time"
 
 	"coppice.dev/coppice/worker"
 )
@@ -29,6 +30,12 @@ func main() {
 			return worker.Send("out", m.Body), nil
 		}), worker.Handler("end profile", func(context.Context, *worker.Message) (worker.Result, error) {
 			end()
+			return worker.Nothing, nil
+		}), worker.Handler("exit", func(context.Context, *worker.Message) (worker.Result, error) {
+			os.Exit(3)
+			return worker.Nothing, nil
+		}), worker.Handler("hang", func(context.Context, *worker.Message) (worker.Result, error) {
+			time.Sleep(time.Minute) // whatever the deadline
 			return worker.Nothing, nil
 		}))
 	default:
