@@ -6,14 +6,16 @@
 // that the peer sent before that number was held against a cap, and names no type of the host's language. Whatever is
 // not allowed is refused as a *Violation.
 //
-// The package imports the standard library alone. Its functions keep no state and are safe for concurrent use; a
-// Frame or a byte slice belongs to whoever holds it.
+// The package imports the standard library alone. Its functions keep no state but spare buffers, and are safe for concurrent
+// use; a Frame or a byte slice belongs to whoever holds it.
 package wire
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"io"
+	"sync"
 )
 
 // Caps bounds what is accepted from a peer, and what is sent to one.
@@ -33,9 +35,10 @@ func DefaultCaps() Caps {
 // lengthSize is the size of every length on the wire: an unsigned 32-bit number, big-endian.
 const lengthSize = 4
 
-// firstRead is how much of a frame is allocated before any of it has arrived. A frame grows from there as its bytes
-// come, so that a peer that promises 64 MiB and sends nothing costs 64 KiB, and one that sends a part at most five times that.
-const firstRead = 64 << 10
+// firstRead is how much of a frame is allocated before any of it has arrived: a body of 64 KiB and its header. A frame grows
+// from there as its bytes come, so that a peer that promises 64 MiB and sends nothing costs 72 KiB, and one that sends a part
+// at most seven times that.
+const firstRead = 72 << 10
 
 // ReadFrame reads one frame and returns its body: header length, header, segments. It reads not a byte more than the
 // frame. io.EOF means that the stream ended before the frame's first byte; FrameCut, that it ended inside; FrameCap
@@ -52,21 +55,37 @@ func ReadFrame(r io.Reader, caps Caps) ([]byte, error) {
 	case size < lengthSize:
 		return nil, violation(FrameShort, "a frame of %d bytes cannot hold a header", size)
 	}
-	body := make([]byte, min(size, firstRead))
-	for have := 0; ; {
-		n, err := io.ReadFull(r, body[have:])
-		have += n
-		if err != nil {
+	return readBody(r, size)
+}
+
+// outgrown are the buffers of frames that were larger, one pool for each step by which a frame grows.
+var outgrown [6]sync.Pool
+
+// growing is the memory of a frame whose bytes are not all there.
+type growing struct{ b []byte }
+
+// readBody reads size bytes. The memory grows by five: of a body of 1 MiB and its header a third is copied.
+func readBody(r io.Reader, size int64) ([]byte, error) {
+	var have []byte
+	step := 0
+	for room := int64(firstRead); room < size && step < len(outgrown); room, step = room*5, step+1 {
+		g, _ := outgrown[step].Get().(*growing)
+		if g == nil {
+			g = &growing{make([]byte, room)}
+		}
+		n := copy(g.b, have)
+		if _, err := io.ReadFull(r, g.b[n:]); err != nil {
 			return nil, cut(err, true)
 		}
-		if int64(have) == size {
-			return body, nil
-		}
-		// By five: a body of 1 MiB and its header fit the second time, when a third of it is copied; by four all of it is.
-		grown := make([]byte, min(size, int64(have)*5))
-		copy(grown, body)
-		body = grown
+		defer outgrown[step].Put(g)
+		have = g.b
 	}
+	body := make([]byte, size)
+	n := copy(body, have)
+	if _, err := io.ReadFull(r, body[n:]); err != nil {
+		return nil, cut(err, true)
+	}
+	return body, nil
 }
 
 // cut turns the end of the stream into a violation when it came inside a frame.
@@ -93,36 +112,46 @@ func (f *Frame) Len() int { return f.size }
 // Header is the frame's header. It is not to be changed.
 func (f *Frame) Header() []byte { return f.head[2*lengthSize:] }
 
-// WriteTo writes the frame. Up to 64 KiB go out in one Write, so that an ordinary message costs one system call.
+// WriteTo writes the frame. Up to 72 KiB go out in one Write, so that an ordinary message costs one system call; of a larger
+// one the reader's first look finds so much.
 func (f *Frame) WriteTo(w io.Writer) (int64, error) {
-	if f.size <= firstRead {
-		one := make([]byte, 0, f.size)
-		one = append(one, f.head...)
-		for _, s := range f.segments {
-			one = binary.BigEndian.AppendUint32(one, uint32(len(s)))
-			one = append(one, s...)
-		}
-		n, err := w.Write(one)
-		return int64(n), err
+	s := senders.Get().(*sender)
+	defer s.rest()
+	s.to, s.taken = w, 0
+	s.gather.Write(f.head) // what goes wrong is told by Flush
+	for _, segment := range f.segments {
+		s.gather.Write(binary.BigEndian.AppendUint32(s.gather.AvailableBuffer(), uint32(len(segment))))
+		s.gather.Write(segment)
 	}
-	var total int64
-	write := func(b []byte) error {
-		n, err := w.Write(b)
-		total += int64(n)
-		return err
-	}
-	if err := write(f.head); err != nil {
-		return total, err
-	}
-	for _, s := range f.segments {
-		if err := write(binary.BigEndian.AppendUint32(nil, uint32(len(s)))); err != nil {
-			return total, err
-		}
-		if err := write(s); err != nil {
-			return total, err
-		}
-	}
-	return total, nil
+	err := s.gather.Flush()
+	return s.taken, err
+}
+
+// sender puts the pieces of a frame together, and counts what the writer behind it has taken.
+type sender struct {
+	gather *bufio.Writer // writes to this sender
+	to     io.Writer
+	taken  int64
+}
+
+// senders are those that nobody uses just now: a frame in memory of its own would cost more than its system call.
+var senders = sync.Pool{New: func() any {
+	s := &sender{}
+	s.gather = bufio.NewWriterSize(s, firstRead)
+	return s
+}}
+
+func (s *sender) Write(b []byte) (int, error) {
+	n, err := s.to.Write(b)
+	s.taken += int64(n)
+	return n, err
+}
+
+// rest gives the sender back, without anything of its last frame but the bytes.
+func (s *sender) rest() {
+	s.to = nil
+	s.gather.Reset(s)
+	senders.Put(s)
 }
 
 // newFrame puts a header, behind room for its lengths, and its segments together, within the caps that the reader will apply.

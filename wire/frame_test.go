@@ -9,8 +9,8 @@ import (
 	"testing/iotest"
 )
 
-// A peer that promises 64 MiB costs what it sends, not what it promises: the buffer that is kept is at most five times
-// what arrived, and with those that it outgrew at most seven times. Red with make([]byte, size) in ReadFrame, and with a buffer
+// A peer that promises 64 MiB costs what it sends, not what it promises: the buffer is at most five times what arrived,
+// and with those that it outgrew at most seven times. Red with make([]byte, size) in ReadFrame, and with a buffer
 // that grows by sixteen.
 func TestReadFrameAllocatesWhatArrived(t *testing.T) {
 	for _, arrived := range []int{0, 10, 64 << 10, 300 << 10, 320 << 10, 1<<20 + 1} {
@@ -56,6 +56,56 @@ func TestReadFrameInPieces(t *testing.T) {
 		body, err := ReadFrame(r, DefaultCaps())
 		if err != nil || !bytes.Equal(body, buf.Bytes()[lengthSize:]) {
 			t.Errorf("%s: %d bytes, %v", name, len(body), err)
+		}
+	}
+}
+
+// A frame that has been read is its reader's, whatever is read or written next: spare buffers are not among what is handed out.
+// Red with a body of the size of a step that is put among the outgrown.
+func TestReadFrameOwnsItsBytes(t *testing.T) {
+	var bodies [][]byte
+	sizes := []int{10, firstRead - 1, firstRead, firstRead + 1, 5 * firstRead, 5*firstRead + 1, 25*firstRead + 1, 3 << 20}
+	for i := range 3 * len(sizes) {
+		size := sizes[i%len(sizes)] - 8 // the two lengths of a segment and of the header
+		f, err := newFrame(make([]byte, 2*lengthSize), [][]byte{bytes.Repeat([]byte{byte(i + 1)}, size)}, DefaultCaps())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var buf bytes.Buffer
+		if n, err := f.WriteTo(&buf); err != nil || n != int64(f.Len()) || buf.Len() != f.Len() {
+			t.Fatalf("%d bytes written of %d, %v", n, f.Len(), err)
+		}
+		body, err := ReadFrame(&buf, DefaultCaps())
+		if err != nil {
+			t.Fatal(err)
+		}
+		bodies = append(bodies, body)
+	}
+	for i, body := range bodies {
+		if want := bytes.Repeat([]byte{byte(i + 1)}, sizes[i%len(sizes)]-8); !bytes.Equal(body[8:], want) {
+			t.Errorf("frame %d of %d bytes has changed since it was read", i, len(body))
+		}
+	}
+}
+
+// What a failing writer has taken is counted, and the next frame does not see its error. Red without sender.rest's Reset.
+func TestWriteToFails(t *testing.T) {
+	f, err := newFrame(make([]byte, 2*lengthSize), [][]byte{make([]byte, 200_000)}, DefaultCaps())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, most := range []int{0, 1, firstRead, firstRead + 1, 200_000} {
+		r, w := io.Pipe()
+		go func() {
+			io.CopyN(io.Discard, r, int64(most))
+			r.Close()
+		}()
+		if n, err := f.WriteTo(w); n != int64(most) || !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("%d bytes written of a writer that takes %d, %v", n, most, err)
+		}
+		var buf bytes.Buffer
+		if n, err := f.WriteTo(&buf); n != int64(f.Len()) || err != nil {
+			t.Errorf("after an error: %d bytes of %d, %v", n, f.Len(), err)
 		}
 	}
 }
