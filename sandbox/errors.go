@@ -114,8 +114,7 @@ type BootError struct {
 }
 
 func (e *BootError) Error() string {
-	var raised *HandlerError
-	if errors.As(e.Err, &raised) {
+	if raised, ok := errors.AsType[*HandlerError](e.Err); ok {
 		return fmt.Sprintf("worker of %s cannot boot: %s: %s", e.Name, raised.Fault.Type, raised.Fault.Text)
 	}
 	return fmt.Sprintf("worker of %s cannot boot: %v", e.Name, e.Err)
@@ -154,21 +153,19 @@ const (
 // Blame says whose fault an error of Dispatch is.
 func Blame(err error) Fault {
 	// What happened at boot is wrapped, and is nobody's fault whatever it was.
-	var boot *BootError
-	if errors.As(err, &boot) {
-		return Nobody
-	}
-	var handler *HandlerError
-	var large *TooLargeError
-	var deadline *DeadlineError
-	var crash *CrashError
-	var violation *ViolationError
-	var limit *LimitError
 	switch {
-	case errors.As(err, &handler), errors.As(err, &large):
+	case err == nil, is[*BootError](err):
+		return Nobody
+	case is[*HandlerError](err), is[*TooLargeError](err):
 		return Message
-	case errors.As(err, &deadline), errors.As(err, &crash), errors.As(err, &violation), errors.As(err, &limit):
+	case is[*DeadlineError](err), is[*CrashError](err), is[*ViolationError](err), is[*LimitError](err):
 		return Worker
 	}
 	return Nobody
+}
+
+// is says whether there is an E in err's chain.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }

@@ -38,8 +38,7 @@ func (e *dirtyError) Unwrap() error { return e.cause }
 
 // why is the reason for which the worker is cut, once the cause has been judged: none if it had ended by itself.
 func (e *dirtyError) why() error {
-	var crash *CrashError
-	if errors.As(e.cause, &crash) {
+	if is[*CrashError](e.cause) {
 		return nil
 	}
 	return e.cause
@@ -143,7 +142,7 @@ type judgement struct {
 // judge orders the blame (first that applies): closed by us; over a limit; deadline or cancel; complete but illegal bytes; cut
 // short by death; cut short by a worker that lives.
 func judge(err error, j judgement) error {
-	var v *wire.Violation
+	v, illegal := errors.AsType[*wire.Violation](err)
 	switch {
 	case j.closed:
 		return ErrClosed
@@ -153,7 +152,7 @@ func judge(err error, j judgement) error {
 		return &DeadlineError{After: j.took}
 	case j.expired != nil:
 		return j.expired
-	case errors.As(err, &v) && !cutShort(err):
+	case illegal && !cutShort(err):
 		return &ViolationError{v}
 	case j.dead:
 		return &CrashError{j.status}
@@ -165,13 +164,11 @@ func judge(err error, j judgement) error {
 // cutShort says whether the wire ended, or was ended, before the bytes were complete: then the worker's own end decides
 // what that means. Complete bytes that are illegal speak for themselves.
 func cutShort(err error) bool {
-	var v *wire.Violation
-	return !errors.As(err, &v) || v.Name == wire.FrameCut
+	v, illegal := errors.AsType[*wire.Violation](err)
+	return !illegal || v.Name == wire.FrameCut
 }
 
 // kept says whether the worker may serve the next dispatch after this error.
 func kept(err error) bool {
-	var handler *HandlerError
-	var large *TooLargeError
-	return err == nil || errors.As(err, &handler) || errors.As(err, &large)
+	return err == nil || is[*HandlerError](err) || is[*TooLargeError](err)
 }

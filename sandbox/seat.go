@@ -54,7 +54,7 @@ func (s *seat) dispatch(ctx context.Context, r *Request) (Result, error) {
 	if s.pool.spec.Exec {
 		s.told = execEnv(r, s.pool.spec.Settings)
 	}
-	var dirty *dirtyError
+	var last error
 	for range replacements {
 		l, err := s.worker(ctx)
 		if err != nil {
@@ -64,19 +64,20 @@ func (s *seat) dispatch(ctx context.Context, r *Request) (Result, error) {
 			return Result{}, context.Cause(ctx)
 		}
 		result, err := l.timed(ctx, r)
-		switch {
-		case kept(err):
+		if kept(err) {
 			s.pool.breaker.healed()
 			return result, err
-		case errors.As(err, &dirty):
-			s.retire(l, dirty.why(), 0)
-		default:
+		}
+		dirty, before := errors.AsType[*dirtyError](err)
+		if !before {
 			s.retire(l, err, r.Message)
 			return Result{}, err
 		}
+		s.retire(l, dirty.why(), 0)
+		last = dirty.cause
 	}
 	err := &BootError{Name: s.pool.spec.Name, Err: fmt.Errorf("%d workers in a row did not last until their first request: %w",
-		replacements, dirty.cause)}
+		replacements, last)}
 	s.pool.breaker.failed(err)
 	return Result{}, err
 }

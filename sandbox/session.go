@@ -244,8 +244,8 @@ func (s *session) bounded(ctx context.Context, piece func() error) error {
 	if kept(err) {
 		return err
 	}
-	var dirty *dirtyError
-	if errors.As(err, &dirty) {
+	dirty, before := errors.AsType[*dirtyError](err)
+	if before {
 		err = dirty.cause
 	}
 	var j judgement
@@ -253,7 +253,7 @@ func (s *session) bounded(ctx context.Context, piece func() error) error {
 		j.dead, j.status = s.lastBreath(ctx)
 	}
 	j.took, j.closed, j.over = time.Since(began), s.closing.Load(), s.exceeded()
-	if dirty != nil && !j.closed {
+	if before && !j.closed {
 		dirty.cause = judge(err, j)
 		return dirty
 	}
