@@ -43,7 +43,8 @@ func (e *DeadlineError) Error() string {
 	return "no answer by the deadline, after " + e.After.Round(time.Millisecond).String()
 }
 
-// CrashError says that the worker ended instead of answering.
+// CrashError says that the worker ended instead of answering: by an exit, by a signal, or because the kernel killed it for want of
+// memory, which Status.OOM tells from another SIGKILL as surely as the host lets anybody know.
 type CrashError struct {
 	Status tree.Status
 }

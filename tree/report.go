@@ -61,6 +61,7 @@ type Status struct {
 	Known  bool
 	Code   int            // exit status, if it exited
 	Signal syscall.Signal // the signal that it died of; 0 if it exited
+	OOM    OOM            // whether the kernel killed it for want of memory, as far as that can be known
 	// User and System are the CPU time of the command and of the descendants that it waited for; MaxRSS its most
 	// resident memory, in bytes. Zero where the system does not tell.
 	User, System time.Duration
@@ -71,13 +72,20 @@ type Status struct {
 func (s Status) Success() bool { return s.Known && s.Code == 0 && s.Signal == 0 }
 
 // String says it in the shell's words: "exit status 3", "signal: killed"; "no status" of a command that still runs, or that
-// died with its tree.
+// died with its tree. Behind it stands ", out of memory" or ", perhaps out of memory" where OOM says so.
 func (s Status) String() string {
+	says := fmt.Sprintf("exit status %d", s.Code)
 	switch {
 	case !s.Known:
-		return "no status"
+		says = "no status"
 	case s.Signal != 0:
-		return "signal: " + s.Signal.String()
+		says = "signal: " + s.Signal.String()
 	}
-	return fmt.Sprintf("exit status %d", s.Code)
+	switch s.OOM {
+	case OOMCertain:
+		says += ", out of memory"
+	case OOMPerhaps:
+		says += ", perhaps out of memory"
+	}
+	return says
 }

@@ -123,7 +123,7 @@ func TestGroupsNumberIsAnothers(t *testing.T) {
 	g := h.(*grouped)
 	<-g.done
 	b := lend(t, g.process.Pid)
-	everything(t, newTree(h, processGroup(), nil))
+	everything(t, newTree(h, processGroup(), nil, hostOOM()))
 	b.unharmed()
 }
 

@@ -158,6 +158,7 @@ func Start(ctx context.Context, spec Spec) (*Tree, error) {
 		spec.Env = []string{}
 	}
 	var tried []Tried
+	before := hostOOM()
 	for _, r := range ladder() {
 		if spec.Rung != "" && r.name != spec.Rung {
 			continue
@@ -168,7 +169,7 @@ func Start(ctx context.Context, spec Spec) (*Tree, error) {
 		}
 		h, err := r.start(ctx, &spec)
 		if err == nil {
-			return newTree(h, r, tried), nil
+			return newTree(h, r, tried, before), nil
 		}
 		var no *refusal
 		if !errors.As(err, &no) {
@@ -195,7 +196,7 @@ func Rungs() []string {
 	return out
 }
 
-func newTree(h holder, r rung, tried []Tried) *Tree {
+func newTree(h holder, r rung, tried []Tried, before oomCount) *Tree {
 	stands := r.held
 	if err := h.guard(); err != nil {
 		stands = r.loose
@@ -211,6 +212,9 @@ func newTree(h holder, r rung, tried []Tried) *Tree {
 		stops: make(chan os.Signal, 1), exited: make(chan struct{}), ended: make(chan struct{}), cut: make(chan struct{})}
 	go func() {
 		status := h.wait(t.stopped)
+		if !t.cutBegun() {
+			status.OOM = starved(h, status, before)
+		}
 		t.mu.Lock()
 		t.status = status
 		t.mu.Unlock()
@@ -278,6 +282,13 @@ func (t *Tree) beginCut(cause string) {
 		t.hold.kill()
 		close(t.cut)
 	})
+}
+
+// cutBegun says whether a kill may have been sent by now.
+func (t *Tree) cutBegun() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.begun.IsZero()
 }
 
 // Kill ends every process of the tree, unasked, and waits until the tree has been observed empty: only then it returns

@@ -31,6 +31,17 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// TestKilledStory: the hint says what is known of a kill: for certain, perhaps, or not at all. Red with the cases of OOM left out of
+// hint.
+func TestKilledStory(t *testing.T) {
+	for oom, want := range map[tree.OOM]string{tree.OOMCertain: "the kernel killed it for want of memory", tree.OOMPerhaps: "this one, if",
+		tree.OOMNone: "nothing says that the kernel did for want of memory"} {
+		if got := hint(flight.Record{Kind: "crash", Status: tree.Status{Known: true, Signal: 9, OOM: oom}.String(), OOM: oom}); !strings.Contains(got, want) {
+			t.Errorf("%q: %q", oom, got)
+		}
+	}
+}
+
 // TestStoryIsPrintable: nothing of a record reaches a terminal as it is. Red without printable in seen, and in any other place.
 func TestStoryIsPrintable(t *testing.T) {
 	const bad = "a\x1b[31m\u009b\nforged line"

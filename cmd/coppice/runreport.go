@@ -47,6 +47,7 @@ type runStatus struct {
 	Says   string        `json:"says"`
 	Code   *int          `json:"code,omitempty"` // nil if it died of a signal
 	Signal int           `json:"signal,omitempty"`
+	OOM    tree.OOM      `json:"oom,omitempty"`
 	User   time.Duration `json:"user_ns"`
 	System time.Duration `json:"system_ns"`
 	MaxRSS int64         `json:"max_rss"` // bytes
@@ -84,7 +85,7 @@ func (r *commandRun) sum(v runEnd) runReport {
 	out.Level, out.Facts, out.Tree, out.Usage = r.tree.Level().String(), &facts, &e.report, &e.usage
 	out.Proved, out.Started, out.Took = e.err == nil && r.tree.Level() >= tree.Tracked, r.began, e.took
 	if s := e.status; s.Known {
-		out.Status = &runStatus{Says: s.String(), Signal: int(s.Signal), User: s.User, System: s.System, MaxRSS: s.MaxRSS}
+		out.Status = &runStatus{Says: s.String(), Signal: int(s.Signal), OOM: s.OOM, User: s.User, System: s.System, MaxRSS: s.MaxRSS}
 		if s.Signal == 0 {
 			out.Status.Code = &s.Code
 		}

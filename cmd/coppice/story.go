@@ -90,8 +90,12 @@ func hint(r flight.Record) string {
 		return "its tree is not proved gone; until it is, no worker is started in its place: look at the processes below"
 	case r.Kind == "deadline":
 		return "is it waiting for something, or in a loop? `deadline` in the handler's table allows more"
+	case r.OOM == tree.OOMCertain:
+		return "the kernel killed it for want of memory: its cgroup's limit, or the host's end, was reached"
+	case r.OOM == tree.OOMPerhaps:
+		return "nobody here killed it, and while it lived the kernel killed a process for want of memory: this one, if its log (dmesg) says so"
 	case r.Kind == "crash" && strings.Contains(r.Status, "killed"):
-		return "nobody here killed it: was the host out of memory, or over a limit of the tree?"
+		return "nobody here killed it, and nothing says that the kernel did for want of memory: who else may send it signals?"
 	case r.Kind == "violation" && r.Name == "closed":
 		return "something closed descriptor 3 or 4, which are the protocol's"
 	case r.Kind == "violation":

@@ -56,6 +56,7 @@ type Record struct {
 
 	Tree   tree.Report `json:"tree"`
 	Status string      `json:"status"`           // how the command ended
+	OOM    tree.OOM    `json:"oom,omitempty"`    // whether the kernel killed it for want of memory
 	Left   string      `json:"left,omitempty"`   // why the tree is not proved empty
 	Output []string    `json:"output,omitempty"` // the last lines that it printed
 }
@@ -63,7 +64,7 @@ type Record struct {
 // of makes a record of what the sandbox tells; its number is missing.
 func of(c sandbox.Cut) Record {
 	r := Record{Worker: c.Session, Message: c.Message, At: c.At.UTC(), Steps: c.Steps, Said: c.Said, Heard: c.Heard, Tree: c.Report,
-		Status: c.Status.String(), Output: c.Output, Times: 1}
+		Status: c.Status.String(), OOM: c.Status.OOM, Output: c.Output, Times: 1}
 	if c.Err != nil {
 		r.Left = c.Err.Error()
 	}

@@ -90,6 +90,14 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// TestOOM: a record keeps what is known of the kernel's part in a death. Red with OOM left out of of.
+func TestOOM(t *testing.T) {
+	r := of(sandbox.Cut{Status: tree.Status{Known: true, Signal: 9, OOM: tree.OOMPerhaps}})
+	if r.OOM != tree.OOMPerhaps || r.Status != "signal: killed, perhaps out of memory" {
+		t.Errorf("%q, %q", r.OOM, r.Status)
+	}
+}
+
 // TestOrderly: what is in order is not recorded; what could not be proved gone is, whatever it was cut for. Red with c.Err left
 // out of orderly.
 func TestOrderly(t *testing.T) {
