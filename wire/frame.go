@@ -14,6 +14,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 )
@@ -51,7 +52,7 @@ func ReadFrame(r io.Reader, caps Caps) ([]byte, error) {
 	size := int64(binary.BigEndian.Uint32(length[:]))
 	switch {
 	case size > int64(caps.Frame):
-		return nil, violation(FrameCap, "a frame of %d bytes, the cap is %d", size, caps.Frame)
+		return nil, violation(FrameCap, "a frame of %d bytes, the cap is %d%s", size, caps.Frame, printed(length))
 	case size < lengthSize:
 		return nil, violation(FrameShort, "a frame of %d bytes cannot hold a header", size)
 	}
@@ -86,6 +87,16 @@ func readBody(r io.Reader, size int64) ([]byte, error) {
 		return nil, cut(err, true)
 	}
 	return body, nil
+}
+
+// printed says of a length that it is text, if it is: somebody prints where frames are due.
+func printed(length [lengthSize]byte) string {
+	for _, b := range length {
+		if (b < ' ' || b > '~') && b != '\n' && b != '\r' && b != '\t' {
+			return ""
+		}
+	}
+	return fmt.Sprintf("; its length is the text %q: something prints on the protocol's descriptor", length)
 }
 
 // cut turns the end of the stream into a violation when it came inside a frame.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/iotest"
 )
@@ -155,5 +156,22 @@ func TestEncodeKeepsTheCaps(t *testing.T) {
 	}
 	if _, err := Encode(&Boot{Settings: map[string]any{"a": struct{}{}}}, DefaultCaps()); err == nil {
 		t.Error("a setting of a type that the wire does not know was encoded")
+	}
+}
+
+// TestTextForALength: a length that is text is shown, quoted; any other is a number alone. Red without printed in ReadFrame, and for
+// the last three without its look at the bytes.
+func TestTextForALength(t *testing.T) {
+	for text, want := range map[string]string{
+		"Traceback": `"Trac"`, "\nFoo\n": `"\nFoo"`, `"a\\b`: `"\"a\\\\"`, "~~~~": `"~~~~"`,
+		"\xff\xff\xff\xff": "", "\x1b[31m": "", "Tr\x80c": "", "caf\xc3\xa9": "",
+	} {
+		_, err := ReadFrame(strings.NewReader(text), DefaultCaps())
+		if violationOf(t, err) != FrameCap {
+			t.Fatalf("%q: %v", text, err)
+		}
+		if shown := strings.Contains(err.Error(), "is the text"); shown != (want != "") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want %s", text, err, want)
+		}
 	}
 }

@@ -3,7 +3,8 @@ package wire
 import "fmt"
 
 // Violation is what a peer may never put on the wire. It is fatal to the worker that did it. Name is one of the
-// names that protocol/PROTOCOL.md lists; Detail is for people and holds no bytes of the peer's.
+// names that protocol/PROTOCOL.md lists; Detail is for people and holds no bytes of the peer's, but the four of
+// a length that is text, quoted.
 type Violation struct {
 	Name   string
 	Detail string

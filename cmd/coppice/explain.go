@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -90,7 +91,7 @@ func (e *explaining) list() error {
 	var failed error
 	err := e.each(func(r flight.Record) bool {
 		if e.asJSON {
-			failed = each.Encode(r)
+			failed = each.Encode(recordJSON(r))
 			return failed == nil
 		}
 		message := ""
@@ -161,9 +162,31 @@ func (e *explaining) one(id int) error {
 	return e.tell(r)
 }
 
+// forPrograms is a record whose headers are objects, where they are legal, whole JSON; else they are the strings that a record has.
+type forPrograms struct {
+	flight.Record
+	Said  any `json:"said,omitempty"`
+	Heard any `json:"heard,omitempty"`
+}
+
+func recordJSON(r flight.Record) forPrograms {
+	out := forPrograms{Record: r}
+	for to, header := range map[*any]string{&out.Said: r.Said, &out.Heard: r.Heard} {
+		var object map[string]json.RawMessage
+		switch {
+		case header == "":
+		case json.Unmarshal([]byte(header), &object) == nil && object != nil:
+			*to = json.RawMessage(header)
+		default:
+			*to = header
+		}
+	}
+	return out
+}
+
 func (e *explaining) tell(r flight.Record) error {
 	if e.asJSON {
-		return printJSON(e.io.out, r)
+		return printJSON(e.io.out, recordJSON(r))
 	}
 	var b strings.Builder
 	s := story{Record: r, b: &b}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -39,6 +41,34 @@ func TestKilledStory(t *testing.T) {
 		if got := hint(flight.Record{Kind: "crash", Status: tree.Status{Known: true, Signal: 9, OOM: oom}.String(), OOM: oom}); !strings.Contains(got, want) {
 			t.Errorf("%q: %q", oom, got)
 		}
+	}
+}
+
+// TestRecordJSON: headers are objects where they are whole, and strings where they were cut, refused, or are no object. Red without
+// recordJSON in tell.
+func TestRecordJSON(t *testing.T) {
+	for header, want := range map[string]string{
+		`{"type":"ready","a":[1]}`: `{"type":"ready","a":[1]}`, `{"type":"re`: `"{\"type\":\"re"`, `[1]`: `"[1]"`, `null`: `"null"`, "\xff": `"\ufffd"`,
+	} {
+		var b strings.Builder
+		e := explaining{io: stdio{out: &b}, asJSON: true}
+		if err := e.tell(flight.Record{Said: header, Heard: header, Tree: tree.Report{Level: tree.Group}}); err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(b.String()), &got); err != nil {
+			t.Fatal(err)
+		}
+		for _, field := range []string{"said", "heard"} {
+			var one bytes.Buffer
+			if err := json.Compact(&one, got[field]); err != nil || one.String() != want {
+				t.Errorf("%q: %s is %s, %v; want %s", header, field, one.String(), err, want)
+			}
+		}
+	}
+	var b strings.Builder
+	if err := printJSON(&b, recordJSON(flight.Record{Tree: tree.Report{Level: tree.Group}})); err != nil || strings.Contains(b.String(), `"said"`) {
+		t.Errorf("%s, %v", b.String(), err)
 	}
 }
 
