@@ -124,6 +124,9 @@ func (p *Pool) grow(ctx context.Context, env []string, sit func(*session) (close
 	boot := &BootError{Name: p.spec.Name, Err: err}
 	if ctx.Err() == nil { // otherwise whoever asked had too little time, or no patience
 		p.breaker.failed(boot)
+		if f := p.spec.Observer.Unstarted; s == nil && f != nil {
+			f(Unstarted{Session: p.spec.Name, Err: err, At: time.Now(), Steps: []Step{{What: StepStart, At: began}}})
+		}
 	}
 	return s, boot
 }

@@ -38,6 +38,15 @@ type Cut struct {
 	Said, Heard string
 }
 
+// Unstarted tells of a worker whose process could not be started at all: its command cannot be executed, or the host does not give
+// what it takes. Nothing ran, so that no Cut follows.
+type Unstarted struct {
+	Session string
+	Err     error // as in a BootError: an *os.PathError, a *tree.LevelError, or the host's own
+	At      time.Time
+	Steps   []Step // the start alone
+}
+
 // Line is one line that a worker printed, with control characters escaped.
 type Line struct {
 	Session string
@@ -63,6 +72,8 @@ type Observer struct {
 	// Started and Cut must not block: the next dispatch and Close wait for them.
 	Started func(Started)
 	Cut     func(Cut)
+	// Unstarted must not block either.
+	Unstarted func(Unstarted)
 	// Held tells of each start that has failed, Healed of the first one that went well after that. They must not block.
 	Held   func(Held)
 	Healed func(session string)

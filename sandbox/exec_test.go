@@ -112,9 +112,17 @@ func TestExecRefused(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	b := filter(t, "cat", func(s *Spec) { s.Command = []string{"/nonexistent/program"} })
+	var unstarted []Unstarted
+	b := filter(t, "cat", func(s *Spec) {
+		s.Command = []string{"/nonexistent/program"}
+		s.Observer.Unstarted = func(u Unstarted) { unstarted = append(unstarted, u) }
+	})
 	if _, err := b.dispatch("f", 1, "", long); !as(func(e *os.PathError) bool { return errors.Is(e, os.ErrNotExist) })(err) || Blame(err) != Nobody {
 		t.Errorf("%T %v", err, err)
+	}
+	// Red without the call in grow.
+	if len(unstarted) != 1 || !errors.Is(unstarted[0].Err, os.ErrNotExist) || len(unstarted[0].Steps) != 1 || unstarted[0].At.Before(unstarted[0].Steps[0].At) {
+		t.Errorf("told of %+v", unstarted)
 	}
 	if _, err := b.Dispatch(t.Context(), Request{Phase: wire.PhaseRoute, Name: "f", Message: 1, Timeout: long}); err == nil {
 		t.Error("it routes")

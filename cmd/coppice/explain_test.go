@@ -80,8 +80,11 @@ func TestStoryIsPrintable(t *testing.T) {
 		r := flight.Record{Worker: bad, Kind: kind, Name: bad, Why: bad, Times: 2, Said: bad, Heard: bad, Status: bad, Left: bad, Output: []string{bad},
 			Tree: tree.Report{Rung: bad, Unseen: "", Seen: 1, Named: []tree.Member{{Name: bad}}, Survivors: []tree.Member{{Pid: 7, Name: bad}}}}
 		r.Steps = append(r.Steps, stepsOf(bad)...)
-		for _, left := range []string{bad, ""} {
+		for _, left := range []string{bad, "", "unstarted"} {
 			r.Left = left
+			if r.Tree.Level = tree.Group; left == "unstarted" {
+				r.Tree.Level = 0
+			}
 			s := story{Record: r, b: &b}
 			s.tell()
 		}

@@ -27,8 +27,10 @@ func (s *story) tell() {
 		s.line("  hint      %s", hint)
 	}
 	s.timeline()
-	s.tree()
-	s.output()
+	if !s.Unstarted() {
+		s.tree()
+		s.output()
+	}
 	s.headers()
 }
 
@@ -67,6 +69,9 @@ func rule(r flight.Record) string {
 	case "crash":
 		return "a worker lives until it has answered"
 	case "boot":
+		if r.Unstarted() {
+			return "a worker's command can be executed"
+		}
 		return "a worker loads its code and says that it is ready, within start_timeout"
 	case "exit":
 		return "none: a worker may end between messages, and what it leaves behind goes with it"
@@ -100,6 +105,8 @@ func hint(r flight.Record) string {
 		return "something closed descriptor 3 or 4, which are the protocol's"
 	case r.Kind == "violation":
 		return "something else than the SDK wrote to descriptor 4; to print, use stdout or stderr"
+	case r.Unstarted():
+		return "is the program there, a program of this system, executable, and the interpreter that its first line names, too?"
 	case r.Kind == "boot":
 		return "`coppice check` starts it the same way"
 	case r.Kind == "limit":
@@ -127,6 +134,10 @@ func (s *story) timeline() {
 	if began.IsZero() {
 		began, before = s.At, s.At
 	}
+	if s.Unstarted() {
+		s.line("  %11s  it could not be started, %s after that", "+"+round(s.At.Sub(began)), round(s.At.Sub(before)))
+		return
+	}
 	what := "cut"
 	if s.Kind == "exit" {
 		what = "it ended"
@@ -150,7 +161,7 @@ func (s *story) gap() bool { return len(s.Steps) > 2 && s.Steps[2].What != sandb
 func stepText(s sandbox.Step, since time.Duration) string {
 	switch s.What {
 	case sandbox.StepStart:
-		return "its process is started"
+		return "its process is being started"
 	case sandbox.StepReady:
 		return fmt.Sprintf("its code is loaded, after %s", round(since))
 	case sandbox.StepRequest:

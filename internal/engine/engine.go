@@ -261,6 +261,12 @@ func observe(o Options, records *flight.Recorder) sandbox.Observer {
 				o.Sandbox.Cut(c)
 			}
 		},
+		Unstarted: func(u sandbox.Unstarted) {
+			o.Log.Warn("worker not started", "worker", u.Session, "err", u.Err, "cut", records.NoteUnstarted(u))
+			if o.Sandbox.Unstarted != nil {
+				o.Sandbox.Unstarted(u)
+			}
+		},
 		Litter: func(session, folder string, err error) {
 			o.Log.Warn("scratch folder is not cleared", "worker", session, "folder", folder, "err", err)
 			if o.Sandbox.Litter != nil {

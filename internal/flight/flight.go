@@ -54,7 +54,7 @@ type Record struct {
 	Said  string `json:"said,omitempty"`
 	Heard string `json:"heard,omitempty"`
 
-	Tree   tree.Report `json:"tree"`
+	Tree   tree.Report `json:"tree,omitzero"`    // zero of one that could not be started at all
 	Status string      `json:"status"`           // how the command ended
 	OOM    tree.OOM    `json:"oom,omitempty"`    // whether the kernel killed it for want of memory
 	Left   string      `json:"left,omitempty"`   // why the tree is not proved empty
@@ -99,6 +99,9 @@ func kind(c sandbox.Cut) (kind, name string) {
 	}
 	return "exit", ""
 }
+
+// Unstarted says that there was no process: the command could not be executed, or the host lacks what it takes.
+func (r Record) Unstarted() bool { return r.Tree.Level == 0 }
 
 // orderly says whether nothing is to be explained: the pool was closed, or the worker's time was over.
 func orderly(c sandbox.Cut) bool {

@@ -129,6 +129,22 @@ func TestBoots(t *testing.T) {
 	}
 }
 
+// TestUnstarted: who could not be started has a story, which comes back as it went, and shares it with its next tries. Red without
+// omitzero in Record: a level of 0 has no name that could be read.
+func TestUnstarted(t *testing.T) {
+	dir := t.TempDir()
+	r := recorder(t, dir)
+	u := sandbox.Unstarted{Session: "handler a", Err: &fs.PathError{Op: "exec", Path: "/x", Err: fs.ErrNotExist}, At: time.Now(), Steps: booted[:1]}
+	if first, second := r.NoteUnstarted(u), r.NoteUnstarted(u); first != 1 || second != 1 {
+		t.Errorf("numbers %d, %d", first, second)
+	}
+	r.Close()
+	got, err := Read(dir, 1)
+	if err != nil || !got.Unstarted() || got.Kind != "boot" || got.Times != 2 || got.Why != "exec /x: file does not exist" || len(got.Steps) != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // TestKeep: the oldest go. Red without the removal in put.
 func TestKeep(t *testing.T) {
 	dir := t.TempDir()

@@ -92,6 +92,11 @@ func (r *Recorder) Note(c sandbox.Cut) int {
 	return record.ID
 }
 
+// NoteUnstarted takes what the sandbox tells of a worker that could not be started at all, like Note.
+func (r *Recorder) NoteUnstarted(u sandbox.Unstarted) int {
+	return r.Note(sandbox.Cut{Session: u.Session, Why: u.Err, At: u.At, Steps: u.Steps})
+}
+
 // Close writes what is waiting, and ends the recorder.
 func (r *Recorder) Close() {
 	r.mu.Lock()
