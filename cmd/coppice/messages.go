@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/store"
 	"coppice.dev/coppice/internal/store/sqlite"
@@ -27,7 +28,9 @@ func messagesCommand(io stdio) *cobra.Command {
 		Long: `Messages lists the messages in a folder's store, newest first. It reads beside a running engine, or from the file of a
 stopped one.
 
-Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED and ERROR are final.`,
+Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED and ERROR are final. HELD says of one that is under
+way that it waits: for a worker that could not start when it was last tried, or for a delivery that is to be tried again, its own
+or one before it in its lane.`,
 		Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	configFlag(cmd, &dir)
@@ -54,7 +57,7 @@ Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED a
 		if !known(q.Disposition) {
 			return usage("--disposition %q is none of %s", disposition, strings.Join(dispositionWords(), ", "))
 		}
-		r, err := openReader(cmd.Context(), io, dir)
+		r, cfg, err := openReader(cmd.Context(), io, dir)
 		if err != nil {
 			return err
 		}
@@ -65,7 +68,7 @@ Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED a
 		case refused:
 			return printRefusals(cmd.Context(), io, r, q.Limit, asJSON)
 		}
-		return printMessages(cmd.Context(), io, r, q, asJSON)
+		return printMessages(cmd.Context(), io, cfg, r, q, asJSON)
 	})
 }
 
@@ -98,16 +101,16 @@ func alone(cmd *cobra.Command, count, refused bool) error {
 }
 
 // openReader opens the store that a folder's configuration names, for looking.
-func openReader(ctx context.Context, io stdio, dir string) (store.Reader, error) {
+func openReader(ctx context.Context, io stdio, dir string) (store.Reader, *config.Config, error) {
 	cfg, err := loadConfig(io, dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	r, err := sqlite.OpenReader(ctx, cfg.Store.Path)
 	if err != nil {
-		return nil, tellStore(err)
+		return nil, nil, tellStore(err)
 	}
-	return r, nil
+	return r, cfg, nil
 }
 
 // tellStore puts the hint of a store that could not be opened on a line of its own.
@@ -132,26 +135,31 @@ type listed struct {
 	SHA256      string              `json:"sha256"`
 	Disposition message.Disposition `json:"disposition"`
 	Reason      string              `json:"reason,omitempty"`
+	Held        []held              `json:"held,omitempty"`
 }
 
-func forMachines(m message.Message) listed {
+func forMachines(m message.Message, waits []held) listed {
 	l := listed{ID: m.ID, Inbound: m.Inbound, Peer: m.Peer, Type: m.Type, ControlID: m.ControlID, Received: m.Received,
-		Size: m.Size, SHA256: m.SHA256, Disposition: m.Disposition, Reason: m.Reason}
+		Size: m.Size, SHA256: m.SHA256, Disposition: m.Disposition, Reason: m.Reason, Held: waits}
 	if !m.Ended.IsZero() {
 		l.Ended = &m.Ended
 	}
 	return l
 }
 
-func printMessages(ctx context.Context, io stdio, r store.Reader, q store.Query, asJSON bool) error {
+func printMessages(ctx context.Context, io stdio, cfg *config.Config, r store.Reader, q store.Query, asJSON bool) error {
 	list, err := r.Messages(ctx, q)
+	if err != nil {
+		return err
+	}
+	waits, err := heldAmong(ctx, cfg, r, list)
 	if err != nil {
 		return err
 	}
 	if asJSON {
 		e := lines(io.out)
 		for _, m := range list {
-			if err := e.Encode(forMachines(m)); err != nil {
+			if err := e.Encode(forMachines(m, waits[m.ID])); err != nil {
 				return err
 			}
 		}
@@ -163,10 +171,37 @@ func printMessages(ctx context.Context, io stdio, r store.Reader, q store.Query,
 	}
 	rows := [][]string{{"ID", "RECEIVED", "INBOUND", "TYPE", "CONTROL ID", "BYTES", "DISPOSITION", "REASON"}}
 	for _, m := range list {
+		standing, why := string(m.Disposition), m.Reason
+		if h := waits[m.ID]; len(h) > 0 {
+			standing, why = standing+", HELD", h[0].String()
+		}
 		rows = append(rows, []string{strconv.FormatInt(int64(m.ID), 10), clock(m.Received), m.Inbound, clip(m.Type, 20), clip(m.ControlID, 24),
-			strconv.FormatInt(m.Size, 10), string(m.Disposition), clip(m.Reason, 80)})
+			strconv.FormatInt(m.Size, 10), standing, clip(why, 160)})
 	}
 	return table(io.out, rows)
+}
+
+// heldAmong lists what those of the messages wait for that have not ended. Each is read whole, one at a time.
+func heldAmong(ctx context.Context, cfg *config.Config, r store.Reader, list []message.Message) (map[message.ID][]held, error) {
+	if !slices.ContainsFunc(list, func(m message.Message) bool { return !m.Disposition.Final() }) {
+		return nil, nil
+	}
+	h, err := readHolds(ctx, cfg, r)
+	if err != nil {
+		return nil, err
+	}
+	out := map[message.ID][]held{}
+	for _, m := range list {
+		if m.Disposition.Final() {
+			continue
+		}
+		t, err := r.Timeline(ctx, m.ID)
+		if err != nil {
+			return nil, err
+		}
+		out[m.ID] = h.of(t)
+	}
+	return out, nil
 }
 
 func printCounts(ctx context.Context, io stdio, r store.Reader, asJSON bool) error {

@@ -28,7 +28,10 @@ they were received, and with --raw --delivery N those of its Nth delivery as the
 
 A run of the router or a handler is PENDING until it has ended as SENT, FILTERED or ERROR. A delivery is RESERVED, a place
 kept for a handler that has not ended; then READY to be sent; in the end DONE, or DEAD if it was rejected for good. Places
-that were closed unused are not shown.`,
+that were closed unused are not shown.
+
+HELD says what a message that has not ended waits for, and until when, if the store knows; cut, which workers were cut while they had
+it, and under which number coppice explain tells of it.`,
 		Args: takes(1, 1, "one message ID: `coppice messages` lists them"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	configFlag(cmd, &dir)
@@ -48,7 +51,7 @@ that were closed unused are not shown.`,
 		case raw && asJSON:
 			return usage("--raw and --json exclude one another")
 		}
-		r, err := openReader(cmd.Context(), io, dir)
+		r, cfg, err := openReader(cmd.Context(), io, dir)
 		if err != nil {
 			return err
 		}
@@ -61,10 +64,15 @@ that were closed unused are not shown.`,
 			return err
 		case raw:
 			return showRaw(io, t, delivery)
-		case asJSON:
-			return printJSON(io.out, timelineJSON(t))
 		}
-		return showText(io, t)
+		h, err := readHolds(cmd.Context(), cfg, r)
+		switch {
+		case err != nil:
+			return err
+		case asJSON:
+			return printJSON(io.out, timelineJSON(t, h))
+		}
+		return showText(io, t, h)
 	})
 }
 
@@ -91,7 +99,7 @@ func sent(t store.Timeline) []message.Delivery {
 	return slices.DeleteFunc(slices.Clone(t.Deliveries), func(d message.Delivery) bool { return d.State == message.Closed })
 }
 
-func showText(io stdio, t store.Timeline) error {
+func showText(io stdio, t store.Timeline, h holds) error {
 	m := t.Message
 	p := func(format string, args ...any) { fmt.Fprintf(io.out, format+"\n", args...) }
 	p("message %d  %s", m.ID, m.Disposition)
@@ -101,6 +109,12 @@ func showText(io stdio, t store.Timeline) error {
 	p("  received  %s by %s from %s", clock(m.Received), m.Inbound, printable(m.Peer))
 	if !m.Ended.IsZero() {
 		p("  ended     %s, after %v", clock(m.Ended), m.Ended.Sub(m.Received).Round(time.Millisecond))
+	}
+	for _, held := range h.of(t) {
+		p("  HELD      %s", printable(held.String()))
+	}
+	for _, c := range h.cutsOf(m.ID) {
+		p("  cut       %s: %s (coppice explain %d)", printable(c.Worker), printable(short(c)), c.ID)
 	}
 	p("  type      %s  control id %s", orNone(m.Type), orNone(m.ControlID))
 	p("  body      %d bytes, sha256 %s", m.Size, m.SHA256)
@@ -131,7 +145,9 @@ func showRun(p func(string, ...any), r message.Run) {
 	}
 	line := fmt.Sprintf("%s  %s", who, r.State)
 	if r.State != message.RunPending {
-		line += fmt.Sprintf(" in %v", r.Outcome.Took.Round(10*time.Microsecond))
+		if r.Outcome.Took > 0 { // nobody has measured how long it took to fail
+			line += fmt.Sprintf(" in %v", r.Outcome.Took.Round(10*time.Microsecond))
+		}
 		if r.Outcome.Attempts > 1 {
 			line += fmt.Sprintf(", %d attempts", r.Outcome.Attempts)
 		}
@@ -196,8 +212,16 @@ type runJSON struct {
 	Text      string           `json:"text,omitempty"`
 	Traceback string           `json:"traceback,omitempty"`
 	Attempts  int              `json:"attempts"`
-	TookNS    int64            `json:"took_ns"`
+	TookNS    int64            `json:"took_ns,omitempty"` // absent where it is not known, as of most that failed
 	Code      string           `json:"code,omitempty"`
+}
+
+// cutJSON is one cut of a worker that had the message; coppice explain has its story.
+type cutJSON struct {
+	ID     int    `json:"id"`
+	Worker string `json:"worker"`
+	Kind   string `json:"kind"`
+	Why    string `json:"why,omitempty"`
 }
 
 type deliveryJSON struct {
@@ -209,18 +233,23 @@ type deliveryJSON struct {
 	Attempts int                   `json:"attempts"`
 	Receipt  string                `json:"receipt,omitempty"`
 	Reason   string                `json:"reason,omitempty"`
+	NextTry  *time.Time            `json:"next_try,omitempty"`
 	Ended    *time.Time            `json:"ended,omitempty"`
 	Body     []byte                `json:"body,omitempty"`
 }
 
-func timelineJSON(t store.Timeline) any {
+func timelineJSON(t store.Timeline, h holds) any {
 	out := struct {
 		listed
+		Cuts       []cutJSON         `json:"cuts,omitempty"`
 		Tags       map[string]string `json:"tags,omitempty"`
 		Runs       []runJSON         `json:"runs"`
 		Deliveries []deliveryJSON    `json:"deliveries"`
 		Body       []byte            `json:"body"`
-	}{listed: forMachines(t.Message), Tags: t.Tags, Runs: []runJSON{}, Deliveries: []deliveryJSON{}, Body: t.Message.Body}
+	}{listed: forMachines(t.Message, h.of(t)), Tags: t.Tags, Runs: []runJSON{}, Deliveries: []deliveryJSON{}, Body: t.Message.Body}
+	for _, c := range h.cutsOf(t.Message.ID) {
+		out.Cuts = append(out.Cuts, cutJSON{c.ID, c.Worker, c.Kind, c.Why})
+	}
 	for _, r := range t.Runs {
 		j := runJSON{Handler: r.Handler, State: r.State, Reason: r.Outcome.Reason, Attempts: r.Outcome.Attempts,
 			TookNS: int64(r.Outcome.Took), Code: r.Outcome.Code}
@@ -232,6 +261,9 @@ func timelineJSON(t store.Timeline) any {
 	for _, d := range sent(t) {
 		j := deliveryJSON{Number: d.Number, Name: d.Name(), Outbound: d.Outbound, Handler: d.Handler, State: d.State,
 			Attempts: d.Attempts, Receipt: d.Receipt, Reason: d.Reason, Body: d.Body}
+		if d.State == message.Ready && !d.NextTry.IsZero() {
+			j.NextTry = &d.NextTry
+		}
 		if !d.Ended.IsZero() {
 			j.Ended = &d.Ended
 		}

@@ -61,6 +61,9 @@ type Reader interface {
 	Timeline(ctx context.Context, id message.ID) (Timeline, error)
 	// Counts returns how many messages stand at each disposition, computed from the rows; all six are there.
 	Counts(ctx context.Context) (map[message.Disposition]int64, error)
+	// Heads returns the head of each lane of the outbound (one for each inbound that has something undelivered there),
+	// reserved ones included, oldest place first, bodies included for ready ones.
+	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
 	// Refusals lists what inbounds turned away, newest first, at most limit (0 means 50).
 	Refusals(ctx context.Context, limit int) ([]message.Refusal, error)
 	Close() error
@@ -98,9 +101,6 @@ type Store interface {
 	// ErrStale if the run is not pending.
 	EndRun(ctx context.Context, run int64, out message.Outcome) error
 
-	// Heads returns the head of each lane of the outbound (one for each inbound that has something undelivered there),
-	// reserved ones included, oldest place first, bodies included for ready ones.
-	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
 	// Delivered ends a delivery that the receiver took, counting one attempt. ErrStale if it has ended. This and the two
 	// below refuse a delivery that is still reserved.
 	Delivered(ctx context.Context, delivery int64, r message.Receipt) error

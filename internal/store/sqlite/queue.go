@@ -89,9 +89,9 @@ func (s *Store) NextRun(ctx context.Context, handler string) (*message.Run, *mes
 }
 
 // Heads returns the head of each lane of the outbound; see store.Store.
-func (s *Store) Heads(ctx context.Context, outbound string) ([]message.Delivery, error) {
+func (r *reader) Heads(ctx context.Context, outbound string) ([]message.Delivery, error) {
 	var heads []message.Delivery
-	err := s.each(ctx, sqlHeads, []any{outbound}, func(row scanner) error {
+	err := r.each(ctx, sqlHeads, []any{outbound}, func(row scanner) error {
 		d, err := scanDelivery(row)
 		heads = append(heads, d)
 		return err
