@@ -39,7 +39,7 @@ func TestTrouble(t *testing.T) {
 		{"sleeps", message.Error, "poison: no answer by the deadline, after 500ms (2 attempts)", 2},
 		{"exits", message.Error, "poison: worker died: exit status 3 (2 attempts)", 2},
 		{"dies", message.Error, "poison: worker died: signal: segmentation fault (2 attempts)", 2},
-		{"writes to the wire", message.Error, "poison: protocol violation frame-cap: a frame of 1751477356 bytes, the cap is 67108864 (2 attempts)", 2},
+		{"writes to the wire", message.Error, "poison: protocol violation frame-cap: a frame of 1751477356 bytes, the cap is 67108864; its length is the text \"hell\": something prints on the protocol's descriptor (2 attempts)", 2},
 		{"drops", message.Filtered, "not for us", 0},
 		{"nothing", message.Filtered, "handler sent nothing", 0},
 		{"route raises", message.Error, "LookupError: no table", 0},
