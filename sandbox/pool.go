@@ -234,6 +234,8 @@ func (p *Pool) takeThis(s *seat) bool {
 
 // give gives a seat back. One with a worker is the next to be taken.
 func (p *Pool) give(s *seat) {
+	short := s.short
+	s.short = false
 	p.mu.Lock()
 	s.letGo()
 	if s.session != nil {
@@ -243,6 +245,9 @@ func (p *Pool) give(s *seat) {
 	}
 	p.mu.Unlock()
 	<-p.turn
+	if short {
+		p.standby.fill()
+	}
 }
 
 // Close ends the pool: idle workers are asked to end and killed if they do not; dispatches under way return ErrClosed

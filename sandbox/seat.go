@@ -10,12 +10,17 @@ import (
 // replacements is how many workers one attempt tries, of which each died or misbehaved before its request.
 const replacements = 3
 
+// refill is how long a message that has taken a standby is left alone: the start of the next standby, beside it, can take many
+// times as long as most messages do.
+const refill = 10 * time.Millisecond
+
 // seat is a place for one worker at a time: the next one does not begin before the one before is proved gone.
 type seat struct {
 	pool  *Pool
 	held  chan struct{} // by whoever has the seat: a dispatch, a look, or Close
 	since time.Time     // when its worker began to rest
 	timer *time.Timer   // when its resting worker is looked at next
+	short bool          // it has got a worker since it was taken, so that a standby may be missing
 	told  []string      // what the environment of a program tells of the message; Spec.Exec alone
 
 	session *session // the worker that is alive, or is being started; changed under the pool's lock
@@ -96,7 +101,8 @@ func (s *seat) worker(ctx context.Context) (*session, error) {
 	if err == nil {
 		var l *session
 		if l, err = s.next(until); err == nil {
-			s.pool.standby.fill()
+			s.short = true
+			time.AfterFunc(refill, s.pool.standby.fill)
 			return l, nil
 		}
 	}

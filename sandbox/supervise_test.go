@@ -257,6 +257,41 @@ func TestStandby(t *testing.T) {
 	})
 }
 
+// TestStandbyRefilled: the next standby is not started beside a message that is over soon, but right behind it; and before
+// the end of a long one. Red with fill in the place of refill's timer, without the fill in Pool.give, without the timer.
+func TestStandbyRefilled(t *testing.T) {
+	var began, over atomic.Int64 // how many had been started when a message came, and when it was answered
+	var starts func() int64
+	inFakeTime(t, Spec{Fresh: true, Standbys: 1}, func(n int64, f *fake) {
+		f.boots()
+		f.serves(func(m *wire.Request) {
+			began.Store(starts())
+			if m.Message == 3 {
+				time.Sleep(100 * time.Millisecond)
+			} else {
+				time.Sleep(time.Millisecond)
+			}
+			over.Store(starts())
+		})
+	}, func(b *farm) {
+		starts = b.starts.Load
+		b.fine(1)
+		time.Sleep(300 * time.Millisecond) // less than until standbys are looked at, which starts what is missing
+		b.started(2)
+		b.fine(2)
+		synctest.Wait()
+		b.started(3)
+		if began.Load() != 2 || over.Load() != 2 {
+			t.Errorf("%d and %d workers had been started at the begin and the end of a short message, want 2", began.Load(), over.Load())
+		}
+		time.Sleep(300 * time.Millisecond)
+		b.fine(3)
+		if began.Load() != 3 || over.Load() != 4 {
+			t.Errorf("%d and %d workers had been started at the begin and the end of a long message, want 3 and 4", began.Load(), over.Load())
+		}
+	})
+}
+
 // TestIdleRetired: a worker that waits for too long is asked to end, and the next dispatch has another. Red without seat.wake
 // in seat.rests.
 func TestIdleRetired(t *testing.T) {
