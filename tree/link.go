@@ -3,6 +3,7 @@ package tree
 import (
 	"errors"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -20,7 +21,7 @@ type Link struct {
 	tried    bool        // Write's: to widen the pipes
 	wide     atomic.Bool // they count among the wide ones
 
-	ahead  []byte // Read's: what it has read and not handed out begins at ahead[taken]
+	ahead  *[readAhead]byte // Read's, lent while it holds something: what has been read and not handed out begins at ahead[taken]
 	taken  int
 	behind atomic.Int64 // bytes that are left there
 }
@@ -28,6 +29,9 @@ type Link struct {
 // readAhead is how much Read takes out of the pipe at once, if there is so much: the length of an ordinary frame and all of
 // the rest come with one system call.
 const readAhead = 4 << 10
+
+// aheads are those that no Link has just now: most links of an engine are idle.
+var aheads = sync.Pool{New: func() any { return new([readAhead]byte) }}
 
 // NewLink makes the pipes. The command's ends are handed over by Files and Env, and closed by Started.
 func NewLink() (*Link, error) {
@@ -65,19 +69,21 @@ func (l *Link) Read(b []byte) (int, error) {
 		if len(b) >= readAhead || len(b) == 0 {
 			return l.from.Read(b)
 		}
-		if l.ahead == nil {
-			l.ahead = make([]byte, readAhead)
-		}
-		n, err := l.from.Read(l.ahead)
+		ahead := aheads.Get().(*[readAhead]byte)
+		n, err := l.from.Read(ahead[:])
 		if n <= 0 {
+			aheads.Put(ahead)
 			return 0, err
 		}
-		l.taken = 0
+		l.ahead, l.taken = ahead, 0
 		l.behind.Store(int64(n))
 	}
 	n := copy(b, l.ahead[l.taken:l.taken+int(l.behind.Load())])
 	l.taken += n
-	l.behind.Add(int64(-n))
+	if l.behind.Add(int64(-n)) == 0 {
+		aheads.Put(l.ahead)
+		l.ahead = nil
+	}
 	return n, nil
 }
 
