@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"io"
 	"os"
 	"slices"
 	"time"
@@ -13,7 +14,7 @@ import (
 // child is a worker's process as the state machine sees it: its tree, the engine's ends of its wire, and what it prints. It is
 // *hosted in earnest. Tests have one in memory, so that every interleaving can be had in fake time.
 type child interface {
-	pipe
+	io.ReadWriter
 	SetDeadline(time.Time) error
 	CloseWrite() error
 
@@ -26,11 +27,12 @@ type child interface {
 	Usage() (tree.Usage, error)
 	Members() ([]tree.Member, error)
 
-	begin(message int64) // it is about to get a message
-	tail() []string      // the last lines that it printed
-	whole() []string     // the same, of one that has ended, once all is read
-	let()                // closes the engine's ends, once it is gone or given up
-	clear() error        // removes its scratch folder; it may take long
+	Pending() tree.Pending
+	begin(message int64) tree.Pending // it is about to get a message; what lies in the wire before that
+	tail() []string                   // the last lines that it printed
+	whole() []string                  // the same, of one that has ended, once all is read
+	let()                             // closes the engine's ends, once it is gone or given up
+	clear() error                     // removes its scratch folder; it may take long
 	folder() string
 }
 
@@ -95,6 +97,8 @@ func (h *hosted) let() {
 	h.Link.Close()
 	h.output.finish()
 }
+
+func (h *hosted) begin(message int64) tree.Pending { return h.output.begin(message, h.Link.Look) }
 
 func (h *hosted) clear() error   { return h.scratch.Remove() }
 func (h *hosted) folder() string { return h.scratch.Path }

@@ -10,20 +10,13 @@ import (
 	"coppice.dev/coppice/wire"
 )
 
-// pipe is the engine's end of the wire, as the state machine sees it: *tree.Link in earnest, memory in tests.
-type pipe interface {
-	io.Reader
-	io.Writer
-	Pending() tree.Pending
-}
-
 // exchange is one session's side of the protocol. It never touches the operating system. One goroutine uses it at a time.
 //
 //	new --boot--> booting --ready--> idle --request--> waiting --answer--> idle
 //
 // An error leaves it in no state from which anything may follow: the worker is to be cut.
 type exchange struct {
-	pipe   pipe
+	pipe   io.ReadWriter // the engine's end of the wire: a *tree.Link in earnest, memory in tests
 	caps   wire.Caps
 	record record
 }
@@ -73,16 +66,18 @@ func (x *exchange) boot(b *wire.Boot) (*wire.Ready, error) {
 }
 
 // dispatch sends one request and takes its answer: a result, or a *HandlerError. Right before the request's first byte it
-// looks once whether the worker has written or hung up.
-func (x *exchange) dispatch(r *wire.Request) (*wire.Result, error) {
+// looks once whether the worker has written or hung up, or is unfit for it.
+func (x *exchange) dispatch(r *wire.Request, look func() (tree.Pending, error)) (*wire.Result, error) {
 	frame, err := wire.Encode(r, x.caps)
 	if err != nil {
 		return nil, &TooLargeError{err}
 	}
-	switch x.pipe.Pending() {
-	case tree.Bytes:
+	switch pending, err := look(); {
+	case err != nil:
+		return nil, &dirtyError{err}
+	case pending == tree.Bytes:
 		return nil, &dirtyError{outOfOrder("the worker wrote between dispatches")}
-	case tree.HungUp:
+	case pending == tree.HungUp:
 		return nil, &dirtyError{io.EOF}
 	}
 	x.record.note(Step{What: StepRequest, Message: r.Message, Attempt: r.Attempt, Phase: string(r.Phase), Name: r.Name, Bytes: frame.Len()})

@@ -28,7 +28,7 @@ type memory struct {
 	in   bytes.Buffer
 }
 
-func (m *memory) Pending() tree.Pending { return m.pending }
+func (m *memory) look() (tree.Pending, error) { return m.pending, nil }
 
 func (m *memory) Write(b []byte) (int, error) {
 	if m.refuse != nil {
@@ -109,8 +109,9 @@ func TestAnswers(t *testing.T) {
 		"cut in the frame":       {text("\x00\x00\x00\x09\x00"), wire.FrameCut},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := exchange{pipe: &memory{script: c.script}, caps: wire.DefaultCaps()}
-			_, err := x.dispatch(someRequest())
+			m := &memory{script: c.script}
+			x := exchange{pipe: m, caps: wire.DefaultCaps()}
+			_, err := x.dispatch(someRequest(), m.look)
 			var v *wire.Violation
 			if errors.As(err, &v) != (c.want != "") || v != nil && v.Name != c.want {
 				t.Errorf("got %v, want %q", err, c.want)
@@ -129,10 +130,10 @@ func TestOldAnswer(t *testing.T) {
 		return first
 	}}
 	x := exchange{pipe: m, caps: wire.DefaultCaps()}
-	if _, err := x.dispatch(someRequest()); err != nil {
+	if _, err := x.dispatch(someRequest(), m.look); err != nil {
 		t.Fatal(err)
 	}
-	_, err := x.dispatch(someRequest())
+	_, err := x.dispatch(someRequest(), m.look)
 	var v *wire.Violation
 	if !errors.As(err, &v) || v.Name != wire.BadID {
 		t.Errorf("got %v", err)
@@ -144,11 +145,11 @@ func TestOldAnswer(t *testing.T) {
 func TestOneFrame(t *testing.T) {
 	m := &memory{script: func(r wire.Message) []byte { return append(encode(answer(r.(*wire.Request))), "more"...) }}
 	x := exchange{pipe: m, caps: wire.DefaultCaps()}
-	if _, err := x.dispatch(someRequest()); err != nil || m.in.String() != "more" {
+	if _, err := x.dispatch(someRequest(), m.look); err != nil || m.in.String() != "more" {
 		t.Fatalf("%v, left %q", err, m.in.String())
 	}
 	m.pending = tree.Bytes
-	_, err := x.dispatch(someRequest())
+	_, err := x.dispatch(someRequest(), m.look)
 	var dirty *dirtyError
 	var v *wire.Violation
 	if !errors.As(err, &dirty) || !errors.As(err, &v) || v.Name != wire.BadOrder || len(m.sent) != 1 {
@@ -172,7 +173,7 @@ func TestBeforeTheFirstByte(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := exchange{pipe: c.pipe, caps: wire.DefaultCaps()}
-			_, err := x.dispatch(someRequest())
+			_, err := x.dispatch(someRequest(), c.pipe.look)
 			var dirty *dirtyError
 			if err == nil || errors.As(err, &dirty) != c.dirty {
 				t.Errorf("got %v", err)

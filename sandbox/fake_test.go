@@ -195,10 +195,11 @@ func (f *fake) uses(now func() tree.Usage)      { f.usage.Store(&now) }
 func (f *fake) Level() tree.Level               { return tree.Atomic }
 func (f *fake) Facts() tree.Facts               { return tree.Facts{} }
 func (f *fake) Members() ([]tree.Member, error) { return nil, nil }
-func (f *fake) begin(message int64) {
+func (f *fake) begin(message int64) tree.Pending {
 	if f.onBegin != nil {
 		f.onBegin(message)
 	}
+	return f.Pending()
 }
 func (f *fake) tail() []string  { return nil }
 func (f *fake) whole() []string { return nil }

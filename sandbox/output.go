@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"coppice.dev/coppice/internal/confine"
+	"coppice.dev/coppice/tree"
 )
 
 const (
@@ -87,14 +88,18 @@ func (o *output) open() (stdout, stderr *os.File, err error) {
 	return stdout, stderr, nil
 }
 
-// begin says that the worker is about to get a message: what it has printed until now belongs to the one before.
-func (o *output) begin(message int64) {
+// begin says that the worker is about to get a message: what it has printed until now belongs to the one before. look looks
+// at the wire and at what the worker prints into; begin returns what it last told of the wire.
+func (o *output) begin(message int64, look func(printed ...*os.File) (wire tree.Pending, unread bool)) tree.Pending {
 	o.reading.Lock()
 	defer o.reading.Unlock()
-	if confine.Unread(o.streams) {
+	pending, unread := look(o.streams...)
+	if unread {
 		o.catchUp()
+		pending, _ = look()
 	}
 	o.message, o.printed = message, 0
+	return pending
 }
 
 // catchUp waits until the readers have taken what lies in the pipes now. A worker that prints without end is not waited for.

@@ -203,10 +203,6 @@ func (s *session) dispatch(ctx context.Context, r *Request) (Result, error) {
 			return Result{}, &dirtyError{err}
 		}
 	}
-	s.worker.begin(r.Message)
-	if over := s.exceeded(); over != nil { // by what it printed before
-		return Result{}, &dirtyError{over}
-	}
 	s.served = true
 	began := time.Now()
 	deadline, _ := ctx.Deadline()
@@ -215,7 +211,9 @@ func (s *session) dispatch(ctx context.Context, r *Request) (Result, error) {
 	}
 	var answer *wire.Result
 	err := s.bounded(ctx, func() (err error) {
-		answer, err = s.x.dispatch(r.wire(deadline.Sub(began)))
+		answer, err = s.x.dispatch(r.wire(deadline.Sub(began)), func() (tree.Pending, error) {
+			return s.worker.begin(r.Message), s.why() // what it printed before may have been too much
+		})
 		return err
 	})
 	if err != nil {

@@ -154,10 +154,18 @@ const (
 
 // Pending looks, without waiting and without reading, whether the command has written or hung up.
 func (l *Link) Pending() Pending {
+	pending, _ := l.Look()
+	return pending
+}
+
+// Look is Pending that looks, with the same system call, whether bytes lie in any of other pipes, of which the caller has the
+// read ends; on Windows it does not know of those, and says no. One that is closed meanwhile makes that answer worthless.
+func (l *Link) Look(others ...*os.File) (pending Pending, unread bool) {
+	pending, unread = l.look(others)
 	if l.behind.Load() > 0 {
-		return Bytes
+		pending = Bytes
 	}
-	return l.pending()
+	return pending, unread
 }
 
 // CloseWrite closes the direction to the command, which is how a worker is asked to end.

@@ -50,6 +50,39 @@ func TestLinkPending(t *testing.T) {
 	}
 }
 
+// One look tells of the link and of other pipes, closed ones included. Red with look that asks for the link alone, and with the
+// bytes of the others taken for the link's.
+func TestLinkLook(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("missing: a look at any pipe but the link")
+	}
+	l := newLink(t)
+	var read, write [2]*os.File
+	for i := range read {
+		var err error
+		if read[i], write[i], err = os.Pipe(); err != nil {
+			t.Fatal(err)
+		}
+		defer read[i].Close()
+		defer write[i].Close()
+	}
+	want := func(p Pending, unread bool) {
+		t.Helper()
+		if gotP, gotU := l.Look(read[:]...); gotP != p || gotU != unread {
+			t.Fatalf("pending %d and %v, want %d and %v", gotP, gotU, p, unread)
+		}
+	}
+	want(Nothing, false)
+	write[1].Write([]byte("x"))
+	want(Nothing, true)
+	l.Files()[1].Write([]byte("y"))
+	want(Bytes, true)
+	read[1].Close()
+	want(Bytes, false)
+	write[0].Close()
+	want(Bytes, false) // an end is nothing to read
+}
+
 // What was taken out of the pipe with what was asked for is not lost, and no look misses it. Red with Pending that looks
 // into the pipe alone: a worker's second answer to one request would pass for the answer to the next.
 func TestLinkReadsAhead(t *testing.T) {

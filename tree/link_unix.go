@@ -4,6 +4,7 @@ package tree
 
 import (
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,30 +12,38 @@ import (
 // linkPipe makes one pipe; the runtime's poller takes both ends.
 func linkPipe(bool) (r, w *os.File, err error) { return os.Pipe() }
 
-func (l *Link) pending() Pending {
+func (l *Link) look(others []*os.File) (pending Pending, unread bool) {
 	raw, err := l.from.SyscallConn()
 	if err != nil {
-		return Unknown
+		return Unknown, false
 	}
-	answer := Unknown
+	pending = Unknown
 	err = raw.Control(func(fd uintptr) {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(p, 0)
+		p := append(make([]unix.PollFd, 0, 3), unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+		for _, f := range others {
+			if raw, err := f.SyscallConn(); err == nil {
+				raw.Control(func(fd uintptr) { p = append(p, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}) })
+			}
+		}
+		_, err := unix.Poll(p, 0)
 		for err == unix.EINTR {
-			n, err = unix.Poll(p, 0)
+			_, err = unix.Poll(p, 0)
+		}
+		if err != nil {
+			return
 		}
 		switch {
-		case err != nil:
-		case n == 0:
-			answer = Nothing
+		case p[0].Revents == 0:
+			pending = Nothing
 		case p[0].Revents&unix.POLLIN != 0:
-			answer = Bytes
+			pending = Bytes
 		default:
-			answer = HungUp
+			pending = HungUp
 		}
+		unread = slices.ContainsFunc(p[1:], func(p unix.PollFd) bool { return p.Revents&unix.POLLIN != 0 })
 	})
 	if err != nil {
-		return HungUp // closed here
+		pending = HungUp // closed here
 	}
-	return answer
+	return pending, unread
 }

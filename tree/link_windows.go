@@ -55,26 +55,26 @@ func linkPipe(engineReads bool) (r, w *os.File, err error) {
 
 var peekNamedPipe = windows.NewLazySystemDLL("kernel32.dll").NewProc("PeekNamedPipe")
 
-func (l *Link) pending() Pending {
+func (l *Link) look([]*os.File) (pending Pending, unread bool) {
 	raw, err := l.from.SyscallConn()
 	if err != nil {
-		return Unknown
+		return Unknown, false
 	}
-	answer := Unknown
+	pending = Unknown
 	err = raw.Control(func(fd uintptr) {
 		var left uint32
 		ok, _, err := peekNamedPipe.Call(fd, 0, 0, 0, uintptr(unsafe.Pointer(&left)), 0)
 		switch {
 		case ok != 0 && left > 0:
-			answer = Bytes
+			pending = Bytes
 		case ok != 0:
-			answer = Nothing
+			pending = Nothing
 		case errors.Is(err, windows.ERROR_BROKEN_PIPE):
-			answer = HungUp
+			pending = HungUp
 		}
 	})
 	if err != nil {
-		return HungUp // closed here
+		pending = HungUp // closed here
 	}
-	return answer
+	return pending, false
 }
