@@ -45,8 +45,11 @@ func (b *standbys) fill() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed { // the ends are close's now
+		return
+	}
 	b.prune()
-	for !p.closed && b.starting < runtime.GOMAXPROCS(0) && len(b.ready)+b.looking+b.starting+len(b.ends) < p.spec.Standbys {
+	for b.starting < runtime.GOMAXPROCS(0) && len(b.ready)+b.looking+b.starting+len(b.ends) < p.spec.Standbys {
 		b.starting++
 		b.grows.Go(b.one)
 	}
