@@ -151,6 +151,19 @@ const (
 	Worker
 )
 
+// String returns the constant's name in lower case.
+func (f Fault) String() string {
+	switch f {
+	case Nobody:
+		return "nobody"
+	case Message:
+		return "message"
+	case Worker:
+		return "worker"
+	}
+	return fmt.Sprintf("Fault(%d)", int(f))
+}
+
 // Blame says whose fault an error of Dispatch is.
 func Blame(err error) Fault {
 	// What happened at boot is wrapped, and is nobody's fault whatever it was.

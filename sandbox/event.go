@@ -6,7 +6,7 @@ import (
 	"coppice.dev/coppice/tree"
 )
 
-// Started tells that a worker is ready.
+// Started tells that a worker is ready. Nobody says so of a program that is executed (Spec.Exec): of those it does not tell.
 type Started struct {
 	Session string
 	Level   tree.Level

@@ -36,7 +36,7 @@ const (
 )
 
 const notStarted = `this program is a Coppice worker: an engine starts it and sets COPPICE_WIRE.
-Name it in coppice.toml (command = ["./admit"]) and start it with: coppice serve
+Name it in coppice.toml (command = ["PROGRAM"]) and start it with: coppice serve
 To call one of its functions by hand, add: run FUNCTION MESSAGE`
 
 var errNotStarted = errors.New(notStarted)

@@ -146,7 +146,7 @@ func (e *explaining) last() error {
 // none says that there is nothing to tell.
 func (e *explaining) none() string {
 	if e.message != 0 {
-		return fmt.Sprintf("no worker that had message %d was cut, or its story is no longer kept", e.message)
+		return fmt.Sprintf("no worker that had message %d was cut, or its story is no longer kept; `coppice show %d` says what holds it, if anything does", e.message, e.message)
 	}
 	return "no worker has been cut"
 }
@@ -165,12 +165,14 @@ func (e *explaining) one(id int) error {
 // forPrograms is a record whose headers are objects, where they are legal, whole JSON; else they are the strings that a record has.
 type forPrograms struct {
 	flight.Record
-	Said  any `json:"said,omitempty"`
-	Heard any `json:"heard,omitempty"`
+	Said  any    `json:"said,omitempty"`
+	Heard any    `json:"heard,omitempty"`
+	Rule  string `json:"rule"` // as the story says it
+	Hint  string `json:"hint,omitempty"`
 }
 
 func recordJSON(r flight.Record) forPrograms {
-	out := forPrograms{Record: r}
+	out := forPrograms{Record: r, Rule: rule(r), Hint: hint(r)}
 	for to, header := range map[*any]string{&out.Said: r.Said, &out.Heard: r.Heard} {
 		var object map[string]json.RawMessage
 		switch {

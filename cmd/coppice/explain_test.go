@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strings"
+	"syscall"
 	"testing"
 
 	"coppice.dev/coppice/internal/flight"
@@ -40,6 +41,28 @@ func TestKilledStory(t *testing.T) {
 		tree.OOMNone: "nothing says that the kernel did for want of memory"} {
 		if got := hint(flight.Record{Kind: "crash", Status: tree.Status{Known: true, Signal: 9, OOM: oom}.String(), OOM: oom}); !strings.Contains(got, want) {
 			t.Errorf("%q: %q", oom, got)
+		}
+	}
+}
+
+// TestHints: what a story advises fits what happened. Red with the case of an exit status left out of hint: a crash would be told
+// of with no advice; with one text for all limits; and with the engine named in the place of the code in the third.
+func TestHints(t *testing.T) {
+	for want, r := range map[string]flight.Record{
+		"A function answers by returning":                  {Kind: "crash", Status: tree.Status{Known: true}.String()},
+		"a fault in native code":                           {Kind: "crash", Status: tree.Status{Known: true, Signal: syscall.SIGSEGV}.String()},
+		"did its own code":                                 {Kind: "crash", Status: tree.Status{Known: true, Signal: syscall.SIGKILL}.String()},
+		"in a global or a cache? `limits = { memory = ...": {Kind: "limit", Name: sandbox.LimitMemory},
+		"goes on working? `limits = { idle_cpu = ...":      {Kind: "limit", Name: sandbox.LimitIdleCPU},
+		"whole messages? `limits = { output = ...":         {Kind: "limit", Name: sandbox.LimitOutput},
+		"is it in a loop? `limits = { cpu = ...":           {Kind: "limit", Name: sandbox.LimitCPU},
+	} {
+		r.Tree.Level = tree.Atomic // it was started
+		if got := hint(r); !strings.Contains(got, want) {
+			t.Errorf("%+v: %q, want %q", r, got, want)
+		}
+		if got := recordJSON(r); got.Hint != hint(r) || got.Rule != rule(r) || got.Rule == "" {
+			t.Errorf("%+v as JSON: %q, %q", r, got.Rule, got.Hint)
 		}
 	}
 }

@@ -242,7 +242,7 @@ func (s *sender) file(ctx context.Context, path string) error {
 	in := 0
 	for body, err := range hl7.Split(r, sendMax) {
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return &notMessages{fmt.Errorf("%s: %w", name, err)}
 		}
 		in++
 		if s.n++; s.n <= s.skip {
@@ -257,6 +257,11 @@ func (s *sender) file(ctx context.Context, path string) error {
 	}
 	return nil
 }
+
+// notMessages says that a file holds what cannot be sent, whatever comes before it.
+type notMessages struct{ error }
+
+func (e *notMessages) Unwrap() error { return e.error }
 
 func carriageReturns(b []byte) []byte {
 	return []byte(strings.NewReplacer("\r\n", "\r", "\n", "\r").Replace(string(b)))
@@ -336,6 +341,9 @@ func (s *sender) sum(err error) error {
 		fmt.Fprintf(s.io.err, "%d sent, %d taken, %d turned down, in %v\n", s.sent, s.taken, turned, took.Round(time.Millisecond))
 	}
 	if err != nil {
+		if _, file := errors.AsType[*notMessages](err); s.sent > 0 && file {
+			return fmt.Errorf("%w\n  hint: name the files that hold messages; --skip counts messages, and does not pass this", err)
+		}
 		if s.sent > 0 {
 			return fmt.Errorf("%w\n  to go on, add --skip %d", err, s.skip+s.sent)
 		}

@@ -100,19 +100,35 @@ func hint(r flight.Record) string {
 	case r.OOM == tree.OOMPerhaps:
 		return "nobody here killed it, and while it lived the kernel killed a process for want of memory: this one, if its log (dmesg) says so"
 	case r.Kind == "crash" && strings.Contains(r.Status, "killed"):
-		return "nobody here killed it, and nothing says that the kernel did for want of memory: who else may send it signals?"
+		return "the engine did not kill it, and nothing says that the kernel did for want of memory: did its own code, or somebody else?"
+	case r.Kind == "crash" && strings.Contains(r.Status, "exit status"):
+		return "did its code end the process (exit, sys.exit, process.exit, os.Exit)? A function answers by returning; the output says more if it died of an error"
+	case r.Kind == "crash":
+		return "the output, and a core dump of the same code outside of Coppice, say more: a fault in native code, or a signal from elsewhere?"
 	case r.Kind == "violation" && r.Name == "closed":
 		return "something closed descriptor 3 or 4, which are the protocol's"
 	case r.Kind == "violation":
 		return "something else than the SDK wrote to descriptor 4; to print, use stdout or stderr"
 	case r.Unstarted():
-		return "is the program there, a program of this system, executable, and the interpreter that its first line names, too?"
+		return "is the program there, a program of this system, executable, and the interpreter that its first line names, too? A script's lines end in LF, not CRLF"
 	case r.Kind == "boot":
 		return "`coppice check` starts it the same way"
 	case r.Kind == "limit":
-		return "is it in a loop? `limits = { " + limitKey(r.Name) + " = ... }` in the handler's table allows more"
+		return limitHint(r.Name) + " `limits = { " + limitKey(r.Name) + " = ... }` in the handler's table allows more"
 	}
 	return ""
+}
+
+func limitHint(limit string) string {
+	switch limit {
+	case sandbox.LimitMemory:
+		return "does it keep what it has read, in a global or a cache?"
+	case sandbox.LimitOutput:
+		return "does it print in a loop, or whole messages?"
+	case sandbox.LimitIdleCPU:
+		return "has it left a thread or a process that goes on working?"
+	}
+	return "is it in a loop?"
 }
 
 // limitKey is the key of the configuration that sets a limit.

@@ -76,11 +76,8 @@ func readHandler(name string, t table) Handler {
 	h.Limits = Limits{CPU: limits.duration("cpu"), IdleCPU: limits.duration("idle_cpu"), Output: limits.size("output"),
 		Memory: limits.size("memory"), Idle: limits.duration("idle")}
 	if h.Protocol == "exec" {
-		for _, name := range []string{"per", "standbys"} {
-			if n := t.child(name); n != nil {
-				t.report(n.key, name, "", "%s goes with workers: a program with protocol = \"exec\" is executed for each message", name)
-			}
-		}
+		t.workersAlone("per", "standbys")
+		limits.workersAlone("idle_cpu", "memory", "idle")
 	}
 	t.oneOf(groupCode)
 	if t.has("run") {
@@ -93,6 +90,15 @@ func readHandler(name string, t table) Handler {
 		h.Command = t.command("command")
 	}
 	return h
+}
+
+// workersAlone refuses keys that say what a worker does from one message to the next.
+func (t table) workersAlone(names ...string) {
+	for _, name := range names {
+		if n := t.child(name); n != nil {
+			t.report(n.key, name, "", "%s goes with workers: a program with protocol = \"exec\" is executed for each message", name)
+		}
+	}
 }
 
 func readOutbound(name string, t table) Outbound {

@@ -271,13 +271,16 @@ func executable(program string) error {
 	if err != nil && err != io.ErrUnexpectedEOF && err != io.EOF {
 		return nil
 	}
-	line, _, _ := strings.Cut(string(head[:n]), "\n")
+	line, _, more := strings.Cut(string(head[:n]), "\n")
 	words := strings.Fields(strings.TrimPrefix(line, "#!"))
 	switch script := strings.HasPrefix(line, "#!"); {
 	case !script && utf8.Valid(head[:n]) && !strings.ContainsRune(line, 0):
 		return errNoInterpreter
 	case !script || len(words) == 0:
 		return nil
+	}
+	if more && strings.HasSuffix(line, "\r") {
+		return errors.New("its lines end in CRLF, which the kernel takes for a part of the interpreter's name: save it with LF")
 	}
 	if _, err := os.Stat(words[0]); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("its first line names the interpreter %s, which is not there", words[0])

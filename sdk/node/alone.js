@@ -40,7 +40,15 @@ export async function main(args) {
     return failed(lacking);
   }
   const ctx = new Context(settings, performance.now() + timeout * 1000);
+  let back = false;
+  process.once("exit", (status) => {
+    if (!back) {
+      console.error(`${name} ended its process with status ${status}, or waits for what never comes; an engine takes the one for a crash and cuts the other`);
+      process.exitCode = 1;
+    }
+  });
   const answered = await answer({ ...request, phase, name }, OFFERED.get(phase, name), ctx);
+  back = true;
   if (answered.type === "fail") {
     return failed(answered.error);
   }

@@ -4,12 +4,12 @@ export type Work =
   | null
   | Send
   | Drop
-  | Send[]
+  | readonly Send[]
   | Iterator<Send, unknown, undefined>
   | AsyncIterator<Send, unknown, undefined>;
 
 /** What a router may return: names of handlers. */
-export type Choice = void | null | string | string[] | Iterator<string, unknown, undefined> | AsyncIterator<string, unknown, undefined>;
+export type Choice = void | null | string | readonly string[] | Iterator<string, unknown, undefined> | AsyncIterator<string, unknown, undefined>;
 
 export type Handler = (msg: Message, ctx: Context) => Work | Promise<Work>;
 export type Router = (msg: Message, ctx: Context) => Choice | Promise<Choice>;

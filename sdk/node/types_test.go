@@ -55,6 +55,8 @@ handler(async function* admit(msg, ctx) {
 });
 handler(() => new Drop("no patient"), { name: "other" });
 handler(async function nothing() {});
+handler(function kept(): readonly Send[] { return [] as const; });
+router(() => ["admit", "other"] as const, { name: "both" });
 `}); out != "" {
 		t.Errorf("refused: %s", out)
 	}

@@ -262,8 +262,8 @@ test("a second copy of the SDK", { skip: missing }, async () => {
 });
 
 describe("alone", () => {
-  const alone = (args) => {
-    const dir = folder({ "adt.mjs": SOURCE, ...NEIGHBOUR, "a01.hl7": "MSH|^~\\&|||||||ADT^A01|C1\rPID|1\r" }, false);
+  const alone = (args, source = SOURCE) => {
+    const dir = folder({ "adt.mjs": source, ...NEIGHBOUR, "a01.hl7": "MSH|^~\\&|||||||ADT^A01|C1\rPID|1\r" }, false);
     try {
       return run(dir, ["run", ...args], { PATH: process.env.PATH });
     } finally {
@@ -285,6 +285,15 @@ describe("alone", () => {
     const lacking = alone(["adt.mjs:ech", "a01.hl7"]);
     assert.equal(lacking.status, 1);
     assert.match(lacking.stderr, /did you mean "echo"\?/);
+  });
+
+  // Red without alone.js's look at the process's end.
+  test("a function that ends its process has failed", { skip: hooks }, () => {
+    for (const how of ["process.exit(0)", "process.exit(3)", "return new Promise(() => {})"]) {
+      const got = alone(["adt.mjs:f", "a01.hl7"], `import { handler } from "coppice-worker"; handler(function f() { ${how} });`);
+      assert.equal(got.status, 1, how);
+      assert.match(got.stderr, /an engine takes the one for a crash/);
+    }
   });
 
   test("usage", () => {

@@ -31,7 +31,11 @@ def main(args: list[str]) -> int:
         return _failed(loading.missing(file, [{"phase": HANDLE, "name": name}]) or {})
     settings = dict(s.partition("=")[::2] for s in options.set)
     context = Context(settings, time.monotonic() + options.timeout, name)
-    answer = Caller().answer(phase, name, function, _message(body), context)
+    try:
+        answer = Caller().answer(phase, name, function, _message(body), context)
+    except SystemExit as e:
+        text = f"{name} ended its process with status {e.code!r}; an engine takes that for a crash"
+        return _failed({"type": "SystemExit", "text": text, "traceback": ""})
     if "error" in answer:
         return _failed(answer["error"])
     _show(answer)

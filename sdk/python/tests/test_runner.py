@@ -259,6 +259,14 @@ class Alone(unittest.TestCase):
         self.assertIn('did you mean "echo"?', missing.stderr.decode())
         self.assertEqual(self.run_alone("adt.py", "a01.hl7").returncode, 2)
 
+    def test_alone_ended(self):
+        """A function that ends its process has failed, whatever status it gives. Red with SystemExit let through."""
+        for status in ("", "0", "3", "'a text'"):
+            source = f"import sys\nfrom coppice_worker import handler\n@handler\ndef f(msg, ctx):\n    sys.exit({status})\n"
+            got = self.run_alone("adt.py:f", "a01.hl7", source=source)
+            self.assertEqual(got.returncode, 1)
+            self.assertIn("an engine takes that for a crash", got.stderr.decode())
+
 
 if __name__ == "__main__":
     unittest.main()
