@@ -45,8 +45,8 @@ func (b *standbys) fill() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed { // the ends are close's now
-		return
+	if p.closed {
+		return // the ends are Close's, which waits for them without the lock
 	}
 	b.prune()
 	for b.starting < runtime.GOMAXPROCS(0) && len(b.ready)+b.looking+b.starting+len(b.ends) < p.spec.Standbys {
@@ -120,7 +120,7 @@ func (b *standbys) tend() {
 		return
 	}
 	all := b.ready
-	b.ready, b.looking = nil, len(all)
+	b.ready, b.looking = nil, b.looking+len(all)
 	b.grows.Add(1)
 	p.mu.Unlock()
 	defer b.grows.Done()
@@ -139,7 +139,7 @@ func (b *standbys) tend() {
 		ends = append(ends, s.end(err, 0))
 	}
 	p.mu.Lock()
-	b.ready, b.looking = append(kept, b.ready...), 0
+	b.ready, b.looking = append(kept, b.ready...), b.looking-len(all)
 	b.ends = append(b.ends, ends...)
 	if len(b.ends) > 0 { // each has the room of a standby until it is proved gone
 		next = min(next, idleLook)

@@ -292,6 +292,58 @@ func TestStandbyRefilled(t *testing.T) {
 	})
 }
 
+// TestCloseBehindRefill: the refill that is due while Close waits changes nothing of what Close waits for. Red with the prune before
+// the look at closed in standbys.fill: Close returned while the slow one was alive.
+func TestCloseBehindRefill(t *testing.T) {
+	var mu sync.Mutex
+	var all []*fake
+	inFakeTime(t, Spec{Fresh: true, Standbys: 4}, func(n int64, f *fake) {
+		mu.Lock()
+		all = append(all, f)
+		mu.Unlock()
+		switch n { // the order in which Close finds them is 6, 3, 4, 5
+		case 3, 5:
+			f.dying = 3 * refill
+		case 4:
+			f.dying = time.Second
+		}
+		time.Sleep(time.Duration(n) * refill) // so that they are ready one after the other
+		honest(n, f)
+	}, func(b *farm) {
+		b.fine(1)
+		time.Sleep(500 * time.Millisecond)
+		b.fine(2)
+		if err := b.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for i, f := range all {
+			select {
+			case <-f.empty:
+			default:
+				t.Errorf("%d of %d is alive behind Close", i, len(all))
+			}
+		}
+	})
+}
+
+// TestSlowLooks: standbys that are being looked at count, however long that takes and whatever becomes ready meanwhile. Red with
+// looking set in the place of added to in standbys.tend.
+func TestSlowLooks(t *testing.T) {
+	inFakeTime(t, Spec{Standbys: 2}, func(n int64, f *fake) {
+		f.uses(func() tree.Usage { time.Sleep(5 * time.Second); return tree.Usage{} })
+		if n == 3 {
+			time.Sleep(1500 * time.Millisecond)
+		}
+		honest(n, f)
+	}, func(b *farm) {
+		b.fine(1)
+		time.Sleep(time.Minute)
+		b.started(3)
+	})
+}
+
 // TestIdleRetired: a worker that waits for too long is asked to end, and the next dispatch has another. Red without seat.wake
 // in seat.rests.
 func TestIdleRetired(t *testing.T) {
