@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -21,17 +22,41 @@ import (
 
 // printJSON prints one value, indented.
 func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
+	e := lines(w)
 	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
 	return e.Encode(v)
 }
 
 // lines prints one JSON value a line.
 func lines(w io.Writer) *json.Encoder {
-	e := json.NewEncoder(w)
+	e := json.NewEncoder(escaping{w})
 	e.SetEscapeHTML(false)
 	return e
+}
+
+// escaping writes JSON, whole values at a time, with escapes for what a terminal might act on and encoding/json lets pass: DEL, the
+// control characters of 8 bits, what turns the writing direction. They stand in strings alone, which mean the same.
+type escaping struct{ w io.Writer }
+
+func (e escaping) Write(b []byte) (int, error) {
+	var out []byte
+	for rest := b; len(rest) > 0; {
+		r, size := utf8.DecodeRune(rest)
+		switch {
+		case r < 0x7f || unicode.IsPrint(r):
+			out = append(out, rest[:size]...)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		rest = rest[size:]
+	}
+	if _, err := e.w.Write(out); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // table prints rows whose cells line up. Cells are made safe to print; the first row is the heading.

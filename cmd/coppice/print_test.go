@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -46,6 +47,29 @@ func FuzzPrintable(f *testing.F) {
 			t.Errorf("twice is not once: %q", got)
 		}
 	})
+}
+
+// TestPrintJSON: JSON is safe to look at, too, and means what it meant; also what is passed through raw, as headers are. Red with w in
+// the place of escaping{w} in lines.
+func TestPrintJSON(t *testing.T) {
+	text := "\x1b[31m \x7f \u009b31m \u0085 \u202e \u2028 \U000e0041 Sørensen 木 😀 <&>"
+	for name, print := range map[string]func(*bytes.Buffer, any) error{
+		"indented": func(b *bytes.Buffer, v any) error { return printJSON(b, v) },
+		"a line":   func(b *bytes.Buffer, v any) error { return lines(b).Encode(v) },
+	} {
+		var out bytes.Buffer
+		raw := json.RawMessage("\"\x7f\u009b31m\U000e0041\"")
+		if err := print(&out, map[string]any{"text": text, "raw": raw}); err != nil {
+			t.Fatal(err)
+		}
+		if s := strings.NewReplacer("\n", "", "  ", " ").Replace(out.String()); printable(s) != s || !strings.Contains(s, "Sørensen 木 😀 <&>") {
+			t.Errorf("%s: printed %q", name, s)
+		}
+		var back map[string]string
+		if err := json.Unmarshal(out.Bytes(), &back); err != nil || back["text"] != text || back["raw"] != "\x7f\u009b31m\U000e0041" {
+			t.Errorf("%s: %q, %v", name, back, err)
+		}
+	}
 }
 
 func TestClip(t *testing.T) {
