@@ -34,6 +34,21 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// TestDeepTree: a chain of as many processes as a spoilt record holds costs a line each, not a line as wide as it is deep: one of
+// 60,000 had coppice explain take 20 GB. Red without deepest in members.
+func TestDeepTree(t *testing.T) {
+	var chain []tree.Member
+	for pid := 1; pid <= 3000; pid++ {
+		chain = append(chain, tree.Member{Pid: pid, Parent: pid - 1, Name: "x"})
+	}
+	var b strings.Builder
+	s := story{b: &b}
+	s.members(chain)
+	if lines := strings.Count(b.String(), "\n"); lines != len(chain) || b.Len() > 100*len(chain) {
+		t.Errorf("%d lines of %d bytes", lines, b.Len())
+	}
+}
+
 // TestKilledStory: the hint says what is known of a kill: for certain, perhaps, or not at all. Red with the cases of OOM left out of
 // hint.
 func TestKilledStory(t *testing.T) {

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +12,8 @@ import (
 	"coppice.dev/coppice/internal/flight"
 	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/store"
+	"coppice.dev/coppice/sandbox"
+	"coppice.dev/coppice/tree"
 )
 
 // TestServes: a worker's name tells whose messages it has. Red without the look at the inbound.
@@ -19,6 +25,27 @@ func TestServes(t *testing.T) {
 		if got := serves(worker, "admit", "adt"); got != want {
 			t.Errorf("%s: %v", worker, got)
 		}
+	}
+}
+
+// TestReadRecordsKeepsLittle: all records are held at once, so of each what is told and no more: 500 may have 4 MiB each. Red with r in
+// the place of the shorter one in readRecords.
+func TestReadRecordsKeepsLittle(t *testing.T) {
+	dir := t.TempDir()
+	want := flight.Record{ID: 1, Worker: "handler a", Kind: "exit", Why: "why", Times: 2, Message: 3, At: time.Unix(7, 0).UTC(), Status: "exit status 3"}
+	whole := want
+	whole.Output, whole.Said, whole.Heard, whole.Steps = []string{"much"}, "much", "much", []sandbox.Step{{What: sandbox.StepStart}}
+	whole.Tree = tree.Report{Level: tree.Group, Named: []tree.Member{{Pid: 7}}}
+	text, err := json.Marshal(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "00000001.json"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readRecords(dir)
+	if err != nil || !reflect.DeepEqual(got, []flight.Record{want}) {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

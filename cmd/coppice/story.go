@@ -221,6 +221,9 @@ func (s *story) seen() string {
 	return fmt.Sprintf("%s, level %s (%s)", what, s.Tree.Level, printable(s.Tree.Rung))
 }
 
+// deepest is how far a process is drawn from the edge: a record may have a chain of as many as its file holds.
+const deepest = 32
+
 // members draws processes below their parents; those whose parent is not among them stand at the edge. Whatever a record says,
 // each is drawn once.
 func (s *story) members(list []tree.Member) {
@@ -229,24 +232,24 @@ func (s *story) members(list []tree.Member) {
 		among[m.Pid] = true
 		children[m.Parent] = append(children[m.Parent], m)
 	}
-	var draw func(m tree.Member, indent string)
-	draw = func(m tree.Member, indent string) {
+	var draw func(m tree.Member, depth int)
+	draw = func(m tree.Member, depth int) {
 		if drawn[m.Pid] {
 			return
 		}
 		drawn[m.Pid] = true
-		s.line("%s%d %q", indent, m.Pid, m.Name)
+		s.line("%*s%d %q", 2*min(depth, deepest), "", m.Pid, m.Name)
 		for _, child := range children[m.Pid] {
-			draw(child, indent+"  ")
+			draw(child, depth+1)
 		}
 	}
 	for _, m := range list {
 		if !among[m.Parent] {
-			draw(m, "  ")
+			draw(m, 1)
 		}
 	}
 	for _, m := range list { // what is left are circles
-		draw(m, "  ")
+		draw(m, 1)
 	}
 }
 
