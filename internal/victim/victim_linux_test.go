@@ -265,7 +265,8 @@ func TestObserverKnowsByIdentity(t *testing.T) {
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), victim.Lifetime/2)
 	defer cancel()
-	if err := o.Clear(ctx); err != nil || p.Alive() {
+	if err := o.Clear(ctx); err != nil {
 		t.Errorf("cleared: %v", err)
 	}
+	until(t, "it is dead, a moment after it has let go of the pipe", func() bool { return !p.Alive() })
 }
