@@ -88,14 +88,17 @@ func (o *output) open() (stdout, stderr *os.File, err error) {
 	return stdout, stderr, nil
 }
 
-// begin says that the worker is about to get a message: what it has printed until now belongs to the one before. look looks
-// at the wire and at what the worker prints into; begin returns what it last told of the wire.
-func (o *output) begin(message int64, look func(printed ...*os.File) (wire tree.Pending, unread bool)) tree.Pending {
+// looker looks at the wire, and whether bytes lie in pipes that the worker prints into: tree.Link.Look.
+type looker func(printed ...*os.File) (wire tree.Pending, unread bool)
+
+// begin says that the worker is about to get a message: what it has printed until now belongs to the one before. It returns
+// what look last told of the wire.
+func (o *output) begin(message int64, look looker) tree.Pending {
 	o.reading.Lock()
 	defer o.reading.Unlock()
 	pending, unread := look(o.streams...)
 	if unread {
-		o.catchUp()
+		o.catchUp(look)
 		pending, _ = look()
 	}
 	o.message, o.printed = message, 0
@@ -103,10 +106,13 @@ func (o *output) begin(message int64, look func(printed ...*os.File) (wire tree.
 }
 
 // catchUp waits until the readers have taken what lies in the pipes now. A worker that prints without end is not waited for.
-func (o *output) catchUp() {
+func (o *output) catchUp(look looker) {
 	limit := time.Now().Add(settling)
 	for i, r := range o.streams {
-		for until := o.taken[i] + pipeSize; o.taken[i] < until && confine.Unread([]*os.File{r}) && time.Now().Before(limit); {
+		for until := o.taken[i] + pipeSize; o.taken[i] < until && time.Now().Before(limit); {
+			if _, unread := look(r); !unread {
+				break
+			}
 			o.reading.Unlock()
 			time.Sleep(50 * time.Microsecond)
 			o.reading.Lock()

@@ -16,6 +16,3 @@ func ReadPrinted(f *os.File, b []byte, lock sync.Locker, read func(n int)) (n in
 	read(n)
 	return n, err
 }
-
-// Unread is false: it is not known here.
-func Unread([]*os.File) bool { return false }

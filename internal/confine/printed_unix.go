@@ -11,7 +11,7 @@ import (
 )
 
 // ReadPrinted reads from the pipe that a worker prints into, as f.Read does. read is called with their number right after bytes have left
-// the pipe, under the same lock: whoever holds the lock and finds nothing Unread knows that read was called for
+// the pipe, under the same lock: whoever holds the lock and finds the pipe empty (tree.Link.Look) knows that read was called for
 // everything that had been printed by then.
 func ReadPrinted(f *os.File, b []byte, lock sync.Locker, read func(n int)) (n int, err error) {
 	raw, err := f.SyscallConn()
@@ -43,28 +43,4 @@ func ReadPrinted(f *os.File, b []byte, lock sync.Locker, read func(n int)) (n in
 		return 0, io.EOF
 	}
 	return n, nil
-}
-
-// Unread says whether bytes lie in one of the pipes.
-func Unread(pipes []*os.File) bool {
-	var room [2]unix.PollFd
-	look := room[:0]
-	for _, f := range pipes {
-		raw, err := f.SyscallConn()
-		if err != nil {
-			continue
-		}
-		// The number is used outside of Control, to look at all pipes at once. A pipe that is closed meanwhile makes the
-		// answer wrong, and its reader is over then anyway.
-		raw.Control(func(fd uintptr) { look = append(look, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}) })
-	}
-	if n, err := unix.Poll(look, 0); err != nil || n == 0 {
-		return false
-	}
-	for _, p := range look {
-		if p.Revents&unix.POLLIN != 0 {
-			return true
-		}
-	}
-	return false
 }
