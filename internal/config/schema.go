@@ -198,7 +198,8 @@ func handlerKeys() []key {
 		{path: "handler.*.limits.output", form: formSize, field: "Handlers.Limits.Output", def: "64MiB", min: 1, max: 1 << 40,
 			doc: "What it may print from one message to the next."},
 		{path: "handler.*.limits.memory", form: formSize, field: "Handlers.Limits.Memory", min: 1 << 20, max: 1 << 40,
-			doc: "What it may keep resident from one message to the next; then it is replaced, and no message pays. It does not bound what one message takes. Left out, there is no limit."},
+			doc: "What it may keep resident from one message to the next; then it is replaced, and no message pays. " +
+				"It does not bound what one message takes. Left out, there is no limit."},
 		{path: "handler.*.limits.idle", form: formDuration, field: "Handlers.Limits.Idle", min: 10 * millisecond, max: 24 * hour,
 			doc: "How long it may wait for a message before it is ended; left out, for ever."},
 		{path: "handler.*.settings", form: formSettings, field: "Handlers.Settings", doc: "Reaches the handler as `ctx.settings`."},
