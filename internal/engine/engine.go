@@ -15,6 +15,7 @@ import (
 	"coppice.dev/coppice/internal/confine"
 	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/flight"
+	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/pipeline"
 	"coppice.dev/coppice/internal/store"
 	"coppice.dev/coppice/internal/store/sqlite"
@@ -112,13 +113,13 @@ func (e *Engine) orphans(ctx context.Context) error {
 	}
 	known := map[store.Waiting]bool{}
 	for _, in := range e.cfg.Inbounds {
-		known[store.Waiting{Kind: store.KindInbound, Name: in.Name}] = true
+		known[store.Waiting{Kind: message.KindInbound, Name: in.Name}] = true
 	}
 	for _, h := range e.cfg.Handlers {
-		known[store.Waiting{Kind: store.KindHandler, Name: h.Name}] = true
+		known[store.Waiting{Kind: message.KindHandler, Name: h.Name}] = true
 	}
 	for _, out := range e.cfg.Outbounds {
-		known[store.Waiting{Kind: store.KindOutbound, Name: out.Name}] = true
+		known[store.Waiting{Kind: message.KindOutbound, Name: out.Name}] = true
 	}
 	var errs config.Errors
 	for _, w := range waiting {

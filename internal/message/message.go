@@ -44,6 +44,7 @@ type Incoming struct {
 	ControlID string    // MSH-10; empty where there is none
 	Received  time.Time // wall clock, UTC; never used for order
 	File      *Source   // set by a file inbound alone
+	Resubmits ID        // the message that this one sends again, edited; zero for one that came from outside
 }
 
 // Source identifies a file that was read, so that a crash between the commit and the move does not read it twice.
@@ -76,6 +77,7 @@ type Message struct {
 	SHA256      string // hex, of the body
 	Disposition Disposition
 	Reason      string // one line: why it was filtered or failed; empty otherwise
+	Resubmits   ID     // the message that this one sends again, edited; zero for one that came from outside
 	Body        []byte
 }
 
@@ -106,6 +108,8 @@ type Run struct {
 	State   RunState
 	Outcome Outcome
 	Ended   time.Time
+	// Replayed is when a new attempt was made in its place; zero if none was. The disposition follows the latest attempt.
+	Replayed time.Time
 }
 
 // Outcome is how a run ended: what it sends, or why it sends nothing. It is committed all or none.
@@ -118,6 +122,9 @@ type Outcome struct {
 	Code     string            // hash of the code that ran
 	Took     time.Duration     // of the last attempt
 	Tags     map[string]string // what the handler tagged the message with
+	// HoldAfter, with RunError: the handler (of a router's run, the inbound) is held if this is at least its nth failure in
+	// a row. Zero: it is not.
+	HoldAfter int
 }
 
 // Fault tells whose error ended a run, in the terms of the worker's language.
@@ -162,6 +169,7 @@ type Delivery struct {
 	Reason   string    // of the last failure, one line
 	Receipt  string    // what the receiver answered, one line
 	Ended    time.Time // zero until Delivered, Closed or Dead
+	Replayed time.Time // of a dead letter: when a new attempt was made in its place; zero if none was
 	Type     string    // of the message that it came from
 	Control  string    // control id of the message that it came from
 	Body     []byte    // nil where a list was asked for
@@ -189,4 +197,68 @@ func (r *Rejection) Error() string {
 		return "rejected with " + r.Code
 	}
 	return "rejected with " + r.Code + ": " + r.Text
+}
+
+// The kinds of names that a configuration declares.
+const (
+	KindInbound  = "inbound"
+	KindHandler  = "handler"
+	KindOutbound = "outbound"
+)
+
+// Target is work that can be held: the routing of an inbound's messages, the runs of a handler, the deliveries of an
+// outbound or of one of its lanes.
+type Target struct {
+	Kind    string // KindInbound, KindHandler or KindOutbound
+	Name    string
+	Inbound string // of an outbound: its lane from this inbound alone; empty for all of its lanes
+}
+
+func (t Target) String() string {
+	if t.Inbound != "" {
+		return t.Kind + " " + t.Name + ", lane of " + t.Inbound
+	}
+	return t.Kind + " " + t.Name
+}
+
+// Hold keeps work from going on until somebody releases it. It outlives the engine; what is held loses nothing.
+type Hold struct {
+	Target
+	Reason string // one line
+	Since  time.Time
+}
+
+// Names is what a configuration declares, as far as a replay needs it: each name, and each name that one had before
+// (`was`), with what it stands for now.
+type Names struct {
+	Inbounds  map[string]string
+	Handlers  map[string]Plan
+	Outbounds map[string]string
+}
+
+// Replay is what a replay began: a new attempt of each part that had failed.
+type Replay struct {
+	Message  ID
+	Router   bool       // it is routed again
+	Handlers []string   // that run again, with the code of now
+	Sends    []Delivery // the new deliveries, without bodies
+	// Ahead is how many newer messages of the same inbound each lane concerned has delivered already, counted up to
+	// MaxAhead.
+	Ahead map[string]int64
+}
+
+// MaxAhead is where Replay.Ahead stops counting.
+const MaxAhead = 1000
+
+// DeadLetter is one part of a message that failed for good and has not been replayed.
+type DeadLetter struct {
+	Message  ID
+	Inbound  string
+	Type     string
+	Control  string
+	Kind     string // KindInbound (its router), KindHandler or KindOutbound
+	Name     string // of the inbound, handler or outbound
+	Delivery string // the delivery's name; empty for the other kinds
+	Reason   string // one line
+	Ended    time.Time
 }

@@ -27,6 +27,10 @@ var (
 	ErrClosed = errors.New("store is closed")
 	// ErrUnknown is joined to the error of a commit whose outcome cannot be known: it may have happened.
 	ErrUnknown = errors.New("outcome of the commit is unknown")
+	// ErrNothingFailed is returned for a replay of a message that has no failed part.
+	ErrNothingFailed = errors.New("no part of the message has failed")
+	// ErrUndeclared is returned for a replay of a part whose inbound, handler or outbound is not declared any more.
+	ErrUndeclared = errors.New("not declared any more")
 	// ErrStale is returned when a run or delivery that a caller wants to end has ended already.
 	ErrStale = errors.New("already ended")
 )
@@ -51,6 +55,27 @@ type Timeline struct {
 	Runs       []message.Run   // the router's first, then in the order in which they were planned
 	Deliveries []message.Delivery
 	Tags       map[string]string
+	Resubmits  []message.ID // the messages that send this one again, edited
+}
+
+// DeadLetters selects parts of messages that failed for good and have not been replayed, newest message first. Empty
+// fields do not restrict.
+type DeadLetters struct {
+	Kind    string // message.KindInbound (its router), KindHandler or KindOutbound
+	Name    string // of the inbound, handler or outbound
+	Inbound string // that the message came by
+	Since   time.Time
+	Before  message.ID // only of messages below this one: for paging
+	Limit   int        // at most this many messages; 0 means 50
+}
+
+// Lane is a queue of unfinished work: the messages of an inbound that await routing, the pending runs of a handler, or
+// what an outbound has not delivered of one inbound.
+type Lane struct {
+	message.Target
+	Waiting int64
+	Oldest  time.Time         // when the oldest of the messages was received
+	Head    *message.Delivery // of an outbound's lane; without its body
 }
 
 // Reader answers questions. All methods are safe for concurrent use and see committed state alone.
@@ -66,6 +91,13 @@ type Reader interface {
 	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
 	// Refusals lists what inbounds turned away, newest first, at most limit (0 means 50).
 	Refusals(ctx context.Context, limit int) ([]message.Refusal, error)
+	// DeadLetters lists parts that failed for good and have not been replayed.
+	DeadLetters(ctx context.Context, q DeadLetters) ([]message.DeadLetter, error)
+	// Holds lists what is held, by kind, name and inbound.
+	Holds(ctx context.Context) ([]message.Hold, error)
+	// Lanes lists the queues that hold something, inbounds first, then handlers, then the lanes of outbounds. It walks all
+	// of them.
+	Lanes(ctx context.Context) ([]Lane, error)
 	Close() error
 }
 
@@ -110,6 +142,24 @@ type Store interface {
 	// Bury ends a delivery that was rejected for good, counting one attempt and one rejection: a dead letter, and
 	// the message's disposition follows. ErrStale if it has ended.
 	Bury(ctx context.Context, delivery int64, reason string) error
+	// Park keeps a delivery that was rejected for good at the head of its lane and holds that lane, counting one attempt and
+	// one rejection. ErrStale if it has ended.
+	Park(ctx context.Context, delivery int64, reason string) error
+
+	// Hold holds a target, if it is not held already. A zero Since means now.
+	Hold(ctx context.Context, h message.Hold) error
+	// Release ends the holds of a target, for an outbound without an Inbound also those of its lanes, and returns them; none
+	// if nothing was held. Failures in a row count from zero again. With bury, the delivery that heads a lane which Park
+	// held becomes a dead letter, for the reason that it was parked.
+	Release(ctx context.Context, t message.Target, bury bool) ([]message.Hold, error)
+	// Replay makes a new attempt of each part of the message that failed for good: it is routed again, a handler runs
+	// again, a body is delivered again, each at the tail of its lane. What was stays in the timeline, marked as replayed.
+	// ErrNothingFailed if there is no such part; ErrUndeclared, and nothing happens, if one belongs to a name that names
+	// does not have.
+	Replay(ctx context.Context, id message.ID, names message.Names) (message.Replay, error)
+	// Rename gives the unfinished work of one name, its holds and its failures in a row to another, and returns how much
+	// work that was. What has ended keeps its name.
+	Rename(ctx context.Context, kind, from, to string) (int64, error)
 
 	// Unfinished returns how many messages have no final disposition.
 	Unfinished(ctx context.Context) (int64, error)
@@ -118,16 +168,9 @@ type Store interface {
 	Waiting(ctx context.Context) ([]Waiting, error)
 }
 
-// The kinds of Waiting.
-const (
-	KindInbound  = "inbound"
-	KindHandler  = "handler"
-	KindOutbound = "outbound"
-)
-
 // Waiting is unfinished work that belongs to one name.
 type Waiting struct {
-	Kind  string // KindInbound, KindHandler or KindOutbound
+	Kind  string // message.KindInbound, KindHandler or KindOutbound
 	Name  string
 	Count int64
 }

@@ -48,16 +48,16 @@ func (c bytesCol) Scan(v any) error {
 
 // messageColumns go with messageDest: of table messages as m.
 const messageColumns = `m.id, m.inbound, m.peer, m.type, m.control_id, m.received, m.ended, m.size, m.sha256,
-	m.disposition, m.reason`
+	m.disposition, m.reason, coalesce(m.resubmits, 0)`
 
 func messageDest(m *message.Message) []any {
 	return []any{&m.ID, &m.Inbound, &m.Peer, &m.Type, &m.ControlID, timeCol{&m.Received}, timeCol{&m.Ended}, &m.Size,
-		&m.SHA256, &m.Disposition, &m.Reason}
+		&m.SHA256, &m.Disposition, &m.Reason, &m.Resubmits}
 }
 
 // runColumns go with scanRun: of table runs as r.
 const runColumns = `r.id, r.message, r.handler, r.state, r.reason, r.fault_kind, r.fault_type, r.fault_text, r.traceback,
-	r.attempts, r.code, r.took_ns, r.ended`
+	r.attempts, r.code, r.took_ns, r.ended, r.replayed`
 
 // scanRun reads a run; its sends are deliveries, and its tags the message's, so neither is part of it.
 func scanRun(row scanner) (message.Run, error) {
@@ -65,7 +65,7 @@ func scanRun(row scanner) (message.Run, error) {
 	var kind, typ, text, trace sql.NullString
 	o := &r.Outcome
 	err := row.Scan(&r.ID, &r.Message, &r.Handler, &r.State, &o.Reason, &kind, &typ, &text, &trace,
-		&o.Attempts, &o.Code, (*int64)(&o.Took), timeCol{&r.Ended})
+		&o.Attempts, &o.Code, (*int64)(&o.Took), timeCol{&r.Ended}, timeCol{&r.Replayed})
 	o.State = r.State
 	if kind.Valid {
 		o.Fault = &message.Fault{Kind: kind.String, Type: typ.String, Text: text.String, Traceback: trace.String}
@@ -73,13 +73,16 @@ func scanRun(row scanner) (message.Run, error) {
 	return r, err
 }
 
-// deliveryColumns go with scanDelivery: of deliveries as d, its message as m, its run as r, its body, or NULL, as b.
+// deliveryColumns go with scanDelivery: of deliveries as d, its message as m, its run as r, its body, or NULL, as b. more is
+// where further columns go.
 const deliveryColumns = `d.id, d.message, d.number, r.handler, d.inbound, d.outbound, d.state, d.attempts, d.rejected,
-	d.next_try, d.reason, d.receipt, d.ended, m.type, m.control_id, b.data`
+	d.next_try, d.reason, d.receipt, d.ended, d.replayed, m.type, m.control_id, b.data`
 
-func scanDelivery(row scanner) (message.Delivery, error) {
+func scanDelivery(row scanner, more ...any) (message.Delivery, error) {
 	var d message.Delivery
-	err := row.Scan(&d.ID, &d.Message, &d.Number, &d.Handler, &d.Inbound, &d.Outbound, &d.State, &d.Attempts, &d.Rejected,
-		timeCol{&d.NextTry}, &d.Reason, &d.Receipt, timeCol{&d.Ended}, &d.Type, &d.Control, bytesCol{&d.Body})
+	dest := append([]any{&d.ID, &d.Message, &d.Number, &d.Handler, &d.Inbound, &d.Outbound, &d.State, &d.Attempts, &d.Rejected,
+		timeCol{&d.NextTry}, &d.Reason, &d.Receipt, timeCol{&d.Ended}, timeCol{&d.Replayed}, &d.Type, &d.Control,
+		bytesCol{&d.Body}}, more...)
+	err := row.Scan(dest...)
 	return d, err
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"testing"
 
+	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/store"
 )
 
@@ -22,7 +23,7 @@ func TestSettings(t *testing.T) {
 	s := openAt(t, newPath(t), Options{})
 	for name, want := range map[string]string{
 		"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "auto_vacuum": "2", "busy_timeout": "5000",
-		"journal_size_limit": "67108864", "temp_store": "2", "application_id": "1131376752", "user_version": "1",
+		"journal_size_limit": "67108864", "temp_store": "2", "application_id": "1131376752", "user_version": fmt.Sprint(schemaVersion()),
 	} {
 		var got string
 		must(t, s.commit(t.Context(), 0, func(tx *tx) error { return tx.row("PRAGMA "+name, nil, &got) }))
@@ -32,6 +33,43 @@ func TestSettings(t *testing.T) {
 	}
 	if _, err := s.db.ExecContext(t.Context(), "DELETE FROM messages"); err == nil {
 		t.Error("a reading connection can write")
+	}
+}
+
+// A store that an older program made goes on under this one: what waits is there, what ended can be read, and what failed
+// can be replayed. Red when a step of migrations is left out.
+func TestMigration(t *testing.T) {
+	path := newPath(t)
+	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	execRaw(t, path, "PRAGMA auto_vacuum=INCREMENTAL; PRAGMA journal_mode=WAL")
+	execRaw(t, path, schema1+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=1;", applicationID)+`
+		INSERT INTO bodies VALUES (1, CAST('old body' AS BLOB)), (2, CAST('waits' AS BLOB));
+		INSERT INTO messages VALUES (1, 'adt', '', 'ADT^A01', '17', 0, 5, 8, 'sum', 'ERROR', 'raised', 1),
+			(2, 'adt', '', 'ADT^A01', '18', 0, NULL, 5, 'sum', 'RECEIVED', '', 2);
+		INSERT INTO runs (id, message, handler, state, reason, attempts, ended) VALUES (1, 1, 'h', 'ERROR', 'raised', 1, 5);
+		INSERT INTO deliveries (message, number, run, inbound, outbound, place, sub, state, ended)
+			VALUES (1, 1, 1, 'adt', 'a', 1, 0, 'CLOSED', 5);
+		UPDATE meta SET value = 1 WHERE name = 'place';`)
+	s := openAt(t, path, Options{})
+	if n := queryInt(t, s, "SELECT user_version FROM pragma_user_version"); n != schemaVersion() {
+		t.Errorf("the schema has version %d, want %d", n, schemaVersion())
+	}
+	m, err := s.NextReceived(t.Context(), "adt")
+	must(t, err)
+	if m == nil || m.ID != 2 || string(m.Body) != "waits" {
+		t.Errorf("next is %+v, want message 2", m)
+	}
+	dead, err := s.DeadLetters(t.Context(), store.DeadLetters{})
+	must(t, err)
+	if len(dead) != 1 || dead[0].Message != 1 || dead[0].Reason != "raised" {
+		t.Errorf("dead letters are %+v, want message 1's", dead)
+	}
+	_, err = s.Replay(t.Context(), 1, message.Names{Handlers: map[string]message.Plan{"h": {Handler: "h", To: []string{"a"}}}})
+	must(t, err)
+	run, m, err := s.NextRun(t.Context(), "h")
+	must(t, err)
+	if run == nil || m.ID != 1 || string(m.Body) != "old body" {
+		t.Errorf("next run is %+v of %+v, want message 1's", run, m)
 	}
 }
 

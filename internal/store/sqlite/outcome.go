@@ -81,6 +81,9 @@ func (t *tx) endHandler(run int64, out message.Outcome, sums []string) error {
 	if err := t.endRun(f.message, run, out); err != nil {
 		return err
 	}
+	if err := t.streak(message.Target{Kind: message.KindHandler, Name: handler}, out); err != nil {
+		return err
+	}
 	return t.settle(f.message)
 }
 

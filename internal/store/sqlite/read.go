@@ -16,10 +16,12 @@ const (
 	sqlRuns       = `SELECT ` + runColumns + ` FROM runs r WHERE r.message = ? ORDER BY r.id`
 	sqlDeliveries = `SELECT ` + deliveryColumns + ` FROM deliveries d JOIN messages m ON m.id = d.message
 		JOIN runs r ON r.id = d.run LEFT JOIN bodies b ON b.id = d.body WHERE d.message = ? ORDER BY d.number`
-	sqlPlanned  = `SELECT run, outbound FROM deliveries WHERE message = ? AND sub = 0 ORDER BY number`
-	sqlTags     = `SELECT name, value FROM tags WHERE message = ?`
-	sqlCounts   = `SELECT disposition, count(*) FROM messages GROUP BY disposition`
-	sqlRefusals = `SELECT inbound, peer, reason, size, at FROM refusals ORDER BY id DESC LIMIT ?`
+	// A place and what was replayed of it are one.
+	sqlPlanned   = `SELECT run, outbound FROM deliveries WHERE message = ? AND sub = 0 GROUP BY run, outbound ORDER BY min(number)`
+	sqlResubmits = `SELECT id FROM messages WHERE resubmits = ? ORDER BY id`
+	sqlTags      = `SELECT name, value FROM tags WHERE message = ?`
+	sqlCounts    = `SELECT disposition, count(*) FROM messages GROUP BY disposition`
+	sqlRefusals  = `SELECT inbound, peer, reason, size, at FROM refusals ORDER BY id DESC LIMIT ?`
 )
 
 // Timeline returns one message whole; see store.Reader. It is of one moment. A run's sends are among the deliveries, so
@@ -74,6 +76,12 @@ func (r *reader) timeline(ctx context.Context, id message.ID) (tl store.Timeline
 	each(sqlDeliveries, func(row scanner) error {
 		d, err := scanDelivery(row)
 		tl.Deliveries = append(tl.Deliveries, d)
+		return err
+	})
+	each(sqlResubmits, func(row scanner) error {
+		var id message.ID
+		err := row.Scan(&id)
+		tl.Resubmits = append(tl.Resubmits, id)
 		return err
 	})
 	tl.Tags = map[string]string{}

@@ -24,14 +24,15 @@ func checkBody(b []byte) error {
 
 const (
 	sqlInsertBody    = `INSERT INTO bodies (data) VALUES (?)`
-	sqlInsertMessage = `INSERT INTO messages (inbound, peer, type, control_id, received, size, sha256, disposition, body)
-		VALUES (?, ?, ?, ?, ?, ?, ?, 'RECEIVED', ?)`
+	sqlInsertMessage = `INSERT INTO messages (inbound, peer, type, control_id, received, size, sha256, disposition, body,
+		resubmits) VALUES (?, ?, ?, ?, ?, ?, ?, 'RECEIVED', ?, nullif(?, 0))`
 	// The first message of a file keeps it: it is the one that was processed.
 	sqlInsertSource = `INSERT INTO sources (path, size, mtime, sha256, message) VALUES (?, ?, ?, ?, ?)
 		ON CONFLICT DO NOTHING`
 )
 
-// Receive commits one message and returns its id. Ids ascend in commit order. A zero in.Received means now.
+// Receive commits one message and returns its id. Ids ascend in commit order. A zero in.Received means now. An in.Resubmits
+// that the store does not have is store.ErrNotFound.
 func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
 	if err := checkBody(in.Body); err != nil {
 		return 0, fmt.Errorf("receive: %w", err)
@@ -52,12 +53,17 @@ func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, e
 }
 
 func (t *tx) receive(in message.Incoming, sum string) (int64, error) {
+	if in.Resubmits != 0 {
+		if err := t.exists(in.Resubmits); err != nil {
+			return 0, err
+		}
+	}
 	body, err := t.insert(sqlInsertBody, blob(in.Body))
 	if err != nil {
 		return 0, err
 	}
 	id, err := t.insert(sqlInsertMessage, in.Inbound, in.Peer, in.Type, in.ControlID, micros(in.Received),
-		len(in.Body), sum, body)
+		len(in.Body), sum, body, in.Resubmits)
 	if err != nil || in.File == nil {
 		return id, err
 	}

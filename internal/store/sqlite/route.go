@@ -45,11 +45,11 @@ func (t *tx) route(id message.ID, plans []store.Plan, run message.Outcome) error
 		return err
 	}
 	if run.Attempts > 0 {
-		if err := t.recordRouter(id, run); err != nil {
+		if err := t.recordRouter(id, inbound, run); err != nil {
 			return err
 		}
 	}
-	if err := t.reserve(id, inbound, plans); err != nil {
+	if err := t.reserve(id, inbound, plans, 0); err != nil {
 		return err
 	}
 	if len(plans) == 0 {
@@ -63,10 +63,11 @@ func (s *Store) FailRoute(ctx context.Context, id message.ID, run message.Outcom
 	err := checkOutcome(run, message.RunError)
 	if err == nil {
 		err = s.commit(ctx, 0, func(t *tx) error {
-			if _, err := t.awaitsRouting(id); err != nil {
+			inbound, err := t.awaitsRouting(id)
+			if err != nil {
 				return err
 			}
-			if err := t.recordRouter(id, run); err != nil {
+			if err := t.recordRouter(id, inbound, run); err != nil {
 				return err
 			}
 			return t.settle(id)
@@ -93,27 +94,35 @@ func (t *tx) awaitsRouting(id message.ID) (inbound string, err error) {
 }
 
 // recordRouter records the router's own run, which is over by now.
-func (t *tx) recordRouter(id message.ID, run message.Outcome) error {
+func (t *tx) recordRouter(id message.ID, inbound string, run message.Outcome) error {
 	row, err := t.insert(sqlInsertRun, id, "")
 	if err != nil {
 		return err
 	}
-	return t.endRun(id, row, run)
+	if err := t.endRun(id, row, run); err != nil {
+		return err
+	}
+	return t.streak(message.Target{Kind: message.KindInbound, Name: inbound}, run)
 }
 
-// reserve makes the planned runs and their places. Places come from one counter of the whole store, so they ascend in
-// the order in which messages were routed.
-func (t *tx) reserve(id message.ID, inbound string, plans []store.Plan) error {
+// takePlaces gives out n places, which are those up to the one returned. They come from one counter of the whole store, so
+// they ascend in the order in which messages were routed.
+func (t *tx) takePlaces(n int) (last int64, err error) {
+	err = t.row(sqlTakePlaces, []any{n}, &last)
+	return last, err
+}
+
+// reserve makes the planned runs and their places. number is the last one that the message has given to a delivery.
+func (t *tx) reserve(id message.ID, inbound string, plans []store.Plan, number int) error {
 	total := 0
 	for _, p := range plans {
 		total += len(p.To)
 	}
-	var place int64
-	if err := t.row(sqlTakePlaces, []any{total}, &place); err != nil {
+	place, err := t.takePlaces(total)
+	if err != nil {
 		return err
 	}
 	place -= int64(total)
-	number := 0
 	for _, p := range plans {
 		run, err := t.insert(sqlInsertRun, id, p.Handler)
 		if err != nil {
@@ -171,8 +180,8 @@ const (
 	sqlSettle = `SELECT
 		EXISTS (SELECT 1 FROM runs WHERE message = ?1 AND state = 'PENDING')
 			OR EXISTS (SELECT 1 FROM deliveries WHERE message = ?1 AND state IN ('RESERVED','READY')),
-		(SELECT reason FROM runs WHERE message = ?1 AND state = 'ERROR' ORDER BY id LIMIT 1),
-		(SELECT reason FROM deliveries WHERE message = ?1 AND state = 'DEAD' ORDER BY number LIMIT 1),
+		(SELECT reason FROM runs WHERE message = ?1 AND state = 'ERROR' AND replayed IS NULL ORDER BY id LIMIT 1),
+		(SELECT reason FROM deliveries WHERE message = ?1 AND state = 'DEAD' AND replayed IS NULL ORDER BY number LIMIT 1),
 		EXISTS (SELECT 1 FROM deliveries WHERE message = ?1 AND state = 'DONE'),
 		EXISTS (SELECT 1 FROM runs WHERE message = ?1 AND handler <> ''),
 		(SELECT reason FROM runs WHERE message = ?1 AND state = 'FILTERED' ORDER BY id LIMIT 1)`

@@ -84,6 +84,11 @@ func TestPlans(t *testing.T) {
 		{"settle", sqlSettle, []any{1},
 			[]string{"SEARCH runs USING INDEX runs_by_message (message=?)",
 				"SEARCH deliveries USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
+		{"failed runs", sqlFailedRuns, []any{1}, []string{"SEARCH runs USING"}},
+		{"dead deliveries", sqlDead, []any{1}, []string{"SEARCH deliveries USING"}},
+		{"parked", sqlParked, []any{"o", "a"}, []string{"SEARCH deliveries USING INDEX deliveries_open (outbound=? AND inbound=?)"}},
+		{"lane head", sqlLaneHead, []any{"o", "a"}, []string{"SEARCH d USING INDEX deliveries_open (outbound=? AND inbound=?)"}},
+		{"resubmits", sqlResubmits, []any{1}, []string{"messages_resubmits (resubmits=?)"}},
 		{"places", sqlPlaces, []any{1, 1}, []string{"SEARCH deliveries USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
 	} {
 		plan := explain(t, s, tt.query, tt.args...)
@@ -140,7 +145,14 @@ func TestSearchPlans(t *testing.T) {
 	if plan := explain(t, s, query, args...); !strings.Contains(plan, "messages_by_control_id (control_id>? AND control_id<?)") {
 		t.Errorf("a control id is looked for in\n%s", plan)
 	}
-	plan := explain(t, s, sqlWaiting)
+	query, args = deadSQL(store.DeadLetters{Inbound: "a", Before: 9})
+	plan := explain(t, s, query, args...)
+	for _, want := range []string{"SEARCH r USING INDEX runs_dead (message<?)", "SEARCH d USING INDEX deliveries_dead (message<?)"} {
+		if !strings.Contains(plan, want) || strings.Contains(plan, "TEMP B-TREE") {
+			t.Errorf("dead letters are looked for in\n%s", plan)
+		}
+	}
+	plan = explain(t, s, sqlWaiting)
 	for _, want := range []string{"SEARCH messages USING INDEX messages_by_disposition (disposition=?)",
 		"SCAN runs USING COVERING INDEX runs_pending", "SCAN deliveries USING INDEX deliveries_open"} {
 		if !strings.Contains(plan, want) {

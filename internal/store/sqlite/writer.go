@@ -258,6 +258,19 @@ func (t *tx) run(query string, args ...any) error {
 	return err
 }
 
+// change executes a statement and returns how many rows it changed.
+func (t *tx) change(query string, args ...any) (int64, error) {
+	s, err := t.stmt(query)
+	if err != nil {
+		return 0, err
+	}
+	res, err := s.Exec(args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
 // insert executes an INSERT and returns the new row's id.
 func (t *tx) insert(query string, args ...any) (int64, error) {
 	s, err := t.stmt(query)

@@ -2,7 +2,9 @@ package storetest
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/store"
@@ -13,6 +15,8 @@ type model struct {
 	messages []*modelMessage // by id
 	planned  []pendingRun    // every run that was planned, in that order
 	place    int
+	held     map[message.Target]string // why
+	streaks  map[message.Target]int    // failures in a row
 }
 
 type modelMessage struct {
@@ -26,10 +30,11 @@ type modelMessage struct {
 }
 
 type modelRun struct {
-	handler string
-	to      []string
-	state   message.RunState
-	reason  string
+	handler  string
+	to       []string
+	state    message.RunState
+	reason   string
+	replayed bool
 }
 
 type modelDelivery struct {
@@ -42,6 +47,7 @@ type modelDelivery struct {
 	body               string
 	reason             string
 	attempts, rejected int
+	replayed           bool
 }
 
 func (m *model) receive(id message.ID, inbound, body string) {
@@ -62,7 +68,9 @@ func (m *model) route(msg *modelMessage, plans []store.Plan) {
 	msg.settle()
 }
 
-func (m *model) failRoute(msg *modelMessage, reason string) {
+func (m *model) failRoute(msg *modelMessage, out message.Outcome) {
+	reason := out.Reason
+	m.streak(message.Target{Kind: message.KindInbound, Name: msg.inbound}, out)
 	msg.runs = append(msg.runs, &modelRun{state: message.RunError, reason: reason})
 	msg.settle()
 }
@@ -74,6 +82,7 @@ func (msg *modelMessage) add(d *modelDelivery) {
 
 func (m *model) endRun(msg *modelMessage, run *modelRun, out message.Outcome) {
 	run.state, run.reason = out.State, out.Reason
+	m.streak(message.Target{Kind: message.KindHandler, Name: run.handler}, out)
 	first := map[string]*modelDelivery{}
 	for _, d := range msg.deliveries {
 		if d.run == run {
@@ -121,6 +130,73 @@ func (d *modelDelivery) bury(reason string) {
 
 func (d *modelDelivery) open() bool { return d.state == message.Reserved || d.state == message.Ready }
 
+func (m *model) hold(t message.Target, reason string) {
+	if _, ok := m.held[t]; !ok {
+		m.held[t] = reason
+	}
+}
+
+// streak is the rule of failures in a row.
+func (m *model) streak(of message.Target, out message.Outcome) {
+	if out.State != message.RunError {
+		m.streaks[of] = 0
+		return
+	}
+	m.streaks[of]++
+	if n := m.streaks[of]; out.HoldAfter > 0 && n >= out.HoldAfter {
+		m.hold(of, strings.TrimSpace(fmt.Sprintf("%d failures in a row, the last: %s", n, out.Reason)))
+	}
+}
+
+// release ends the holds of a target and returns the lanes that were held.
+func (m *model) release(t message.Target) (lanes []message.Target) {
+	for h := range m.held {
+		if h.Kind == t.Kind && h.Name == t.Name && (t.Inbound == "" || t.Inbound == h.Inbound) {
+			delete(m.held, h)
+			if h.Inbound != "" {
+				lanes = append(lanes, h)
+			}
+		}
+	}
+	m.streaks[t] = 0
+	return lanes
+}
+
+// replay makes a new attempt of what failed. It says whether there was anything.
+func (m *model) replay(msg *modelMessage) bool {
+	found := false
+	number := len(msg.deliveries)
+	for _, r := range slices.Clone(msg.runs) {
+		if r.state != message.RunError || r.replayed {
+			continue
+		}
+		r.replayed, found = true, true
+		if r.handler == "" {
+			msg.disposition, msg.reason = message.Received, ""
+			return true
+		}
+		run := &modelRun{handler: r.handler, to: r.to, state: message.RunPending}
+		msg.runs = append(msg.runs, run)
+		m.planned = append(m.planned, pendingRun{msg, run})
+		for _, to := range r.to {
+			m.place++
+			msg.add(&modelDelivery{run: run, outbound: to, place: m.place, state: message.Reserved})
+		}
+	}
+	for _, d := range msg.deliveries[:number] {
+		if d.state != message.Dead || d.replayed {
+			continue
+		}
+		d.replayed, found = true, true
+		m.place++
+		msg.add(&modelDelivery{run: d.run, outbound: d.outbound, place: m.place, state: message.Ready, body: d.body})
+	}
+	if found {
+		msg.disposition, msg.reason = message.Routed, ""
+	}
+	return found
+}
+
 // settle is the rule of dispositions.
 func (msg *modelMessage) settle() {
 	var failed, filtered []string
@@ -131,7 +207,9 @@ func (msg *modelMessage) settle() {
 		case message.RunPending:
 			return
 		case message.RunError:
-			failed = append(failed, r.reason)
+			if !r.replayed {
+				failed = append(failed, r.reason)
+			}
 		case message.RunFiltered:
 			filtered = append(filtered, r.reason)
 		}
@@ -141,7 +219,9 @@ func (msg *modelMessage) settle() {
 		case d.open():
 			return
 		case d.state == message.Dead:
-			failed = append(failed, d.reason)
+			if !d.replayed {
+				failed = append(failed, d.reason)
+			}
 		case d.state == message.Delivered:
 			done = true
 		}

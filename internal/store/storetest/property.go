@@ -15,7 +15,7 @@ import (
 // testModel makes random hand-overs in a store and in the model, and compares the two after each.
 func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &machine{fixture: &fixture{rt, open(t)}}
+		m := &machine{fixture: &fixture{rt, open(t)}, model: model{held: map[message.Target]string{}, streaks: map[message.Target]int{}}}
 		defer func() { _ = m.s.Close() }()
 		actions := map[string]func(*rapid.T){
 			"receive":   m.receive,
@@ -26,6 +26,9 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 			"deliver":   m.deliver,
 			"retry":     m.retry,
 			"bury":      m.bury,
+			"park":      m.park,
+			"release":   m.release,
+			"replay":    m.replay,
 			"stale":     m.stale,
 			"":          m.check,
 		}
@@ -57,6 +60,8 @@ func drawReason(t *rapid.T) string {
 func drawBody(t *rapid.T, label string) string {
 	return rapid.SampledFrom([]string{"", "a", "MSH|^~\\&|", "\x00\xff\x0b"}).Draw(t, label)
 }
+
+func drawHoldAfter(t *rapid.T) int { return rapid.IntRange(0, 2).Draw(t, "hold after") }
 
 // pick draws one of a list, or skips the action if there is none.
 func pick[T any](t *rapid.T, list []T, label string) T {
@@ -100,9 +105,10 @@ func (m *machine) route(t *rapid.T) {
 }
 
 func (m *machine) failRoute(t *rapid.T) {
-	msg, reason := m.pickMessage(t, message.Received), drawReason(t)
-	m.must(m.s.FailRoute(m.ctx(), msg.id, failed(reason)))
-	m.model.failRoute(msg, reason)
+	msg, out := m.pickMessage(t, message.Received), failed(drawReason(t))
+	out.HoldAfter = drawHoldAfter(t)
+	m.must(m.s.FailRoute(m.ctx(), msg.id, out))
+	m.model.failRoute(msg, out)
 }
 
 // pickRun draws a pending run, any of them, as handlers keep no order among each other.
@@ -120,6 +126,7 @@ func (m *machine) endRun(t *rapid.T) {
 		out = filtered(drawReason(t))
 	case 1:
 		out = failed(drawReason(t))
+		out.HoldAfter = drawHoldAfter(t)
 	default:
 		if len(run.to) == 0 {
 			break
@@ -181,6 +188,60 @@ func (m *machine) bury(t *rapid.T) {
 	d.bury(reason)
 }
 
+func (m *machine) park(t *rapid.T) {
+	d, id := m.pickReady(t)
+	reason := drawReason(t)
+	m.must(m.s.Park(m.ctx(), id, reason))
+	d.retry(reason, true)
+	m.model.hold(outboundTarget(d.outbound, d.message.inbound), reason)
+}
+
+// release releases anything, held or not.
+func (m *machine) release(t *rapid.T) {
+	m.touched = nil
+	of := outboundTarget(pick(t, outbounds(), "outbound"), pick(t, append(inbounds(), ""), "lane"))
+	switch rapid.IntRange(0, 3).Draw(t, "kind") {
+	case 0:
+		of = handlerTarget(pick(t, handlers(), "handler"))
+	case 1:
+		of = message.Target{Kind: message.KindInbound, Name: pick(t, inbounds(), "inbound")}
+	}
+	bury := rapid.Bool().Draw(t, "bury")
+	released, err := m.s.Release(m.ctx(), of, bury)
+	m.must(err)
+	before := len(m.model.held)
+	lanes := m.model.release(of)
+	equal(m.fixture, "released", len(released), before-len(m.model.held))
+	for _, lane := range lanes {
+		for _, h := range m.model.heads(lane.Name) {
+			if bury && h.message.inbound == lane.Inbound && h.state == message.Ready && h.rejected > 0 {
+				h.state = message.Dead
+				h.message.settle()
+			}
+		}
+	}
+}
+
+func (m *machine) replay(t *rapid.T) {
+	m.touched = pick(t, m.model.messages, "message")
+	n := message.Names{Inbounds: map[string]string{}, Handlers: map[string]message.Plan{}, Outbounds: map[string]string{}}
+	for _, name := range inbounds() {
+		n.Inbounds[name] = name
+	}
+	for _, r := range m.touched.runs { // with what it might name before, so that the model need not know two plans
+		n.Handlers[r.handler] = store.Plan{Handler: r.handler, To: r.to}
+	}
+	for _, name := range outbounds() {
+		n.Outbounds[name] = name
+	}
+	_, err := m.s.Replay(m.ctx(), m.touched.id, n)
+	if m.model.replay(m.touched) {
+		m.must(err)
+	} else {
+		m.wantErr(err, store.ErrNothingFailed)
+	}
+}
+
 // stale ends something a second time, which changes nothing.
 func (m *machine) stale(t *rapid.T) {
 	var list []*modelMessage
@@ -217,6 +278,8 @@ func (m *machine) check(*rapid.T) {
 	}
 	m.checkQueues()
 	m.checkDispositions()
+	m.checkHolds()
+	m.checkDeadLetters()
 	if m.touched != nil {
 		m.checkTimeline(m.touched)
 	}
@@ -294,20 +357,58 @@ func (m *machine) checkDispositions() {
 	equal(m.fixture, "unfinished", unfinished, want[message.Received]+want[message.Routed])
 }
 
+func (m *machine) checkHolds() {
+	list, err := m.s.Holds(m.ctx())
+	m.must(err)
+	got := map[message.Target]string{}
+	for _, h := range list {
+		got[h.Target] = h.Reason
+	}
+	equal(m.fixture, "holds", fmt.Sprint(got), fmt.Sprint(m.model.held))
+}
+
+func (m *machine) checkDeadLetters() {
+	list, err := m.s.DeadLetters(m.ctx(), store.DeadLetters{Limit: len(m.model.messages) + 1})
+	m.must(err)
+	var got, want []string
+	for _, d := range list {
+		got = append(got, fmt.Sprint(d.Message, d.Kind, d.Name, d.Delivery, d.Reason))
+	}
+	for _, msg := range m.model.messages {
+		for _, r := range msg.runs {
+			kind, name := message.KindHandler, r.handler
+			if r.handler == "" {
+				kind, name = message.KindInbound, msg.inbound
+			}
+			if r.state == message.RunError && !r.replayed {
+				want = append(want, fmt.Sprint(msg.id, kind, name, "", r.reason))
+			}
+		}
+		for _, d := range msg.deliveries {
+			if d.state == message.Dead && !d.replayed {
+				want = append(want, fmt.Sprint(msg.id, message.KindOutbound, d.outbound, message.Delivery{Message: msg.id, Number: d.number}.Name(), d.reason))
+			}
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	equal(m.fixture, "dead letters", fmt.Sprint(got), fmt.Sprint(want))
+}
+
 func (m *machine) checkTimeline(msg *modelMessage) {
 	tl := m.timeline(msg.id)
 	got, want := fmt.Sprintf("%q", tl.Message.Body), fmt.Sprintf("%q", msg.body)
 	for _, r := range tl.Runs {
-		got += fmt.Sprintf("[%q %s %s]", r.Handler, r.State, r.Outcome.Reason)
+		got += fmt.Sprintf("[%q %s %s %t]", r.Handler, r.State, r.Outcome.Reason, !r.Replayed.IsZero())
 	}
 	for _, r := range msg.runs {
-		want += fmt.Sprintf("[%q %s %s]", r.handler, r.state, r.reason)
+		want += fmt.Sprintf("[%q %s %s %t]", r.handler, r.state, r.reason, r.replayed)
 	}
 	for _, d := range tl.Deliveries {
-		got += fmt.Sprintf("[%d %s>%s %s %q %s]", d.Number, d.Handler, d.Outbound, d.State, d.Body, d.Reason)
+		got += fmt.Sprintf("[%d %s>%s %s %q %s %t]", d.Number, d.Handler, d.Outbound, d.State, d.Body, d.Reason, !d.Replayed.IsZero())
 	}
 	for _, d := range msg.deliveries {
-		want += fmt.Sprintf("[%d %s>%s %s %q %s]", d.number, d.run.handler, d.outbound, d.state, d.body, d.reason)
+		want += fmt.Sprintf("[%d %s>%s %s %q %s %t]", d.number, d.run.handler, d.outbound, d.state, d.body, d.reason, d.replayed)
 	}
 	equal(m.fixture, fmt.Sprintf("timeline of message %d", msg.id), got, want)
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -54,6 +55,17 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Tags", testTags},
 		{"Filters", testFilters},
 		{"Paging", testPaging},
+		{"HoldAndRelease", testHoldAndRelease},
+		{"HoldAfter", testHoldAfter},
+		{"Park", testPark},
+		{"ReplayHandler", testReplayHandler},
+		{"ReplayDelivery", testReplayDelivery},
+		{"ReplayRouter", testReplayRouter},
+		{"ReplayRefused", testReplayRefused},
+		{"DeadLetters", testDeadLetters},
+		{"Resubmit", testResubmit},
+		{"Rename", testRename},
+		{"Lanes", testLanes},
 		{"Producers", testProducers},
 		{"CanceledContext", testCanceledContext},
 		{"Closed", testClosed},
@@ -143,10 +155,10 @@ func (f *fixture) routed(inbound, body string, plans ...store.Plan) message.ID {
 	return id
 }
 
-// run returns the message's run of a handler.
+// run returns the message's run of a handler, the latest one.
 func (f *fixture) run(id message.ID, handler string) message.Run {
 	f.Helper()
-	for _, r := range f.timeline(id).Runs {
+	for _, r := range slices.Backward(f.timeline(id).Runs) {
 		if r.Handler == handler {
 			return r
 		}

@@ -1,0 +1,141 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"coppice.dev/coppice/internal/message"
+)
+
+const (
+	// The first reason stays: it is what began it.
+	sqlHold = `INSERT INTO holds (kind, name, inbound, reason, since) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
+	// An outbound without an inbound is all of it.
+	sqlRelease = `DELETE FROM holds WHERE kind = ?1 AND name = ?2 AND (?3 = '' OR inbound = ?3) RETURNING inbound, reason, since`
+	sqlHolds   = `SELECT kind, name, inbound, reason, since FROM holds ORDER BY kind, name, inbound`
+
+	sqlFailed = `INSERT INTO streaks (kind, name, failures) VALUES (?, ?, 1)
+		ON CONFLICT DO UPDATE SET failures = failures + 1 RETURNING failures`
+	sqlEndStreak = `DELETE FROM streaks WHERE kind = ? AND name = ?`
+
+	sqlParked = `SELECT id, message, reason, state = 'READY' AND rejected > 0 FROM deliveries
+		WHERE outbound = ? AND inbound = ? AND state IN ('RESERVED','READY') ORDER BY place, sub LIMIT 1`
+	sqlBuryParked = `UPDATE deliveries SET state = 'DEAD', next_try = NULL, ended = ? WHERE id = ?`
+)
+
+// Hold holds a target; see store.Store.
+func (s *Store) Hold(ctx context.Context, h message.Hold) error {
+	err := checkTarget(h.Target)
+	if err == nil {
+		err = s.commit(ctx, 0, func(t *tx) error { return t.hold(h) })
+	}
+	if err != nil {
+		return fmt.Errorf("hold %s: %w", h.Target, err)
+	}
+	return nil
+}
+
+func checkTarget(t message.Target) error {
+	switch {
+	case t.Kind != message.KindInbound && t.Kind != message.KindHandler && t.Kind != message.KindOutbound:
+		return fmt.Errorf("%q is no kind of work", t.Kind)
+	case t.Name == "":
+		return errors.New("a target has no name")
+	case t.Inbound != "" && t.Kind != message.KindOutbound:
+		return fmt.Errorf("only an outbound has lanes, %s has none", t.Kind)
+	}
+	return nil
+}
+
+func (t *tx) hold(h message.Hold) error {
+	if h.Since.IsZero() {
+		h.Since = time.Now()
+	}
+	return t.run(sqlHold, h.Kind, h.Name, h.Inbound, oneLine(h.Reason, maxDetail), micros(h.Since))
+}
+
+// streak counts failures in a row, and holds the target at as many as the outcome says.
+func (t *tx) streak(of message.Target, out message.Outcome) error {
+	if out.State != message.RunError {
+		return t.run(sqlEndStreak, of.Kind, of.Name)
+	}
+	var failures int
+	if err := t.row(sqlFailed, []any{of.Kind, of.Name}, &failures); err != nil {
+		return err
+	}
+	if out.HoldAfter == 0 || failures < out.HoldAfter {
+		return nil
+	}
+	return t.hold(message.Hold{Target: of, Reason: fmt.Sprintf("%d failures in a row, the last: %s", failures, out.Reason)})
+}
+
+// Release ends the holds of a target; see store.Store.
+func (s *Store) Release(ctx context.Context, of message.Target, bury bool) ([]message.Hold, error) {
+	var released []message.Hold
+	err := checkTarget(of)
+	if err == nil {
+		err = s.commit(ctx, 0, func(t *tx) (err error) {
+			released, err = t.release(of, bury)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("release %s: %w", of, err)
+	}
+	return released, nil
+}
+
+func (t *tx) release(of message.Target, bury bool) (released []message.Hold, err error) {
+	err = t.rows(sqlRelease, []any{of.Kind, of.Name, of.Inbound}, func(rows *sql.Rows) error {
+		h := message.Hold{Target: of}
+		err := rows.Scan(&h.Inbound, &h.Reason, timeCol{&h.Since})
+		released = append(released, h)
+		return err
+	})
+	if err == nil {
+		err = t.run(sqlEndStreak, of.Kind, of.Name)
+	}
+	for _, h := range released {
+		if bury && err == nil && h.Inbound != "" {
+			err = t.buryParked(h.Target)
+		}
+	}
+	return released, err
+}
+
+// buryParked makes a dead letter of a lane's head, if that is a delivery that was rejected.
+func (t *tx) buryParked(lane message.Target) error {
+	var delivery int64
+	var id message.ID
+	var reason string
+	var parked bool
+	err := t.row(sqlParked, []any{lane.Name, lane.Inbound}, &delivery, &id, &reason, &parked)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && !parked {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := t.run(sqlBuryParked, micros(time.Now()), delivery); err != nil {
+		return err
+	}
+	return t.settle(id)
+}
+
+// Holds lists what is held; see store.Reader.
+func (r *reader) Holds(ctx context.Context) ([]message.Hold, error) {
+	var list []message.Hold
+	err := r.each(ctx, sqlHolds, nil, func(row scanner) error {
+		var h message.Hold
+		err := row.Scan(&h.Kind, &h.Name, &h.Inbound, &h.Reason, timeCol{&h.Since})
+		list = append(list, h)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list holds: %w", err)
+	}
+	return list, nil
+}
