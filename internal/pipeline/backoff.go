@@ -31,25 +31,22 @@ func delay(first, longest time.Duration, n int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/10+1))
 }
 
-// hold is the state of work that waits through no fault of a message.
-type hold struct {
+// setback is the state of work that waits through no fault of a message, and is tried again by itself.
+type setback struct {
 	p     *Pipeline
 	what  string
 	fails int
 }
 
 // wait is called after a failure; false when ctx ended meanwhile.
-func (h *hold) wait(ctx context.Context, why error) bool {
-	d := delay(firstWait, maxWait, h.fails)
-	h.fails++
-	h.p.cfg.Log.Warn("held", "what", h.what, "why", brief(why), "wait", d.Round(time.Millisecond))
-	if f := h.p.cfg.Observer.Held; f != nil {
-		f(h.what, why, d)
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
+func (t *setback) wait(ctx context.Context, why error) bool {
+	d := delay(firstWait, maxWait, t.fails)
+	t.fails++
+	t.p.tellHeld(t.what, why, d)
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
-	case <-t.C:
+	case <-timer.C:
 		return true
 	case <-ctx.Done():
 		return false
@@ -57,15 +54,12 @@ func (h *hold) wait(ctx context.Context, why error) bool {
 }
 
 // over is called after a success.
-func (h *hold) over() {
-	if h.fails == 0 {
+func (t *setback) over() {
+	if t.fails == 0 {
 		return
 	}
-	h.fails = 0
-	h.p.cfg.Log.Info("released", "what", h.what)
-	if f := h.p.cfg.Observer.Released; f != nil {
-		f(h.what)
-	}
+	t.fails = 0
+	t.p.tellReleased(t.what)
 }
 
 // brief is an error as a log holds it: one line, and not the whole of what a worker wants to say.

@@ -38,6 +38,11 @@ type Store interface {
 	Delivered(ctx context.Context, delivery int64, r message.Receipt) error
 	Retry(ctx context.Context, delivery int64, reason string, rejected bool, next time.Time) error
 	Bury(ctx context.Context, delivery int64, reason string) error
+	Park(ctx context.Context, delivery int64, reason string) error
+	Holds(ctx context.Context) ([]message.Hold, error)
+	Hold(ctx context.Context, h message.Hold) error
+	Release(ctx context.Context, t message.Target, bury bool) ([]message.Hold, error)
+	Replay(ctx context.Context, id message.ID, names message.Names) (message.Replay, error)
 }
 
 // Runner runs one function of the user's: a router or a handler.
@@ -102,6 +107,9 @@ type Inbound struct {
 	Router   Runner   // nil: every message goes to Handlers
 	Attempts int      // of the router on one message, from 1
 	Handlers []string // without a Router
+	// HoldAfter is at how many failures of the router in a row the inbound's messages are routed no more until somebody
+	// releases it; zero: never.
+	HoldAfter int
 }
 
 // Handler is one handler.
@@ -110,6 +118,8 @@ type Handler struct {
 	To       []string // all outbounds that it may name
 	Attempts int      // workers that a message may cost before it is poison, from 1
 	Runner   Runner
+	// HoldAfter is at how many failures in a row the handler runs no more until somebody releases it; zero: never.
+	HoldAfter int
 }
 
 // Outbound is one outbound connection.
@@ -123,7 +133,10 @@ type Outbound struct {
 type Retry struct {
 	First    time.Duration // after the first failure; it doubles with each one more
 	Max      time.Duration // the longest wait
-	Rejected int           // how often it may be rejected before it is a dead letter, from 1
+	Rejected int           // how often it may be rejected, from 1, before Hold says what becomes of it
+	// Hold keeps what was rejected for good at the head of its lane, and holds that lane until somebody releases it.
+	// Otherwise it becomes a dead letter, and the lane goes on.
+	Hold bool
 }
 
 // Config is what a pipeline is made of. Names are unique within their kind, and everything that is named exists.
@@ -147,8 +160,10 @@ type Observer struct {
 	Sent     func(d message.Delivery, r message.Receipt)
 	Retried  func(d message.Delivery, err error, wait time.Duration)
 	Buried   func(d message.Delivery, reason string)
-	// Held: the work of a router, handler or outbound ("inbound adt", "handler admit", "outbound emr") waits, through no
-	// fault of a message: its worker cannot start, or the store fails.
+	Parked   func(d message.Delivery, reason string)
+	// Held: the work of a router, handler or outbound ("inbound adt", "handler admit", "outbound emr", "outbound emr, lane
+	// of adt") waits. With a wait it is tried again by itself: it waits through no fault of a message, since its worker
+	// cannot start, or the store fails. Without one it waits until somebody releases it.
 	Held func(what string, why error, wait time.Duration)
 	// Released: it goes on.
 	Released func(what string)
@@ -158,7 +173,8 @@ type Observer struct {
 type Pipeline struct {
 	cfg      Config
 	handlers map[string]*Handler
-	wake     map[string]chan struct{} // by kind and name: there may be work
+	wake     map[message.Target]chan struct{} // there may be work
+	holds    holds
 
 	mu      sync.Mutex
 	stopped bool
@@ -169,25 +185,33 @@ func New(cfg Config) *Pipeline {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Pipeline{cfg: cfg, handlers: map[string]*Handler{}, wake: map[string]chan struct{}{}}
+	p := &Pipeline{cfg: cfg, handlers: map[string]*Handler{}, wake: map[message.Target]chan struct{}{}}
+	p.holds.changed() // since nothing was read
 	for _, in := range cfg.Inbounds {
-		p.wake[inboundLane+in.Name] = make(chan struct{}, 1)
+		p.wake[routing(in.Name)] = make(chan struct{}, 1)
 	}
 	for i, h := range cfg.Handlers {
 		p.handlers[h.Name] = &cfg.Handlers[i]
-		p.wake[handlerLane+h.Name] = make(chan struct{}, 1)
+		p.wake[running(h.Name)] = make(chan struct{}, 1)
 	}
 	for _, o := range cfg.Outbounds {
-		p.wake[outboundLane+o.Name] = make(chan struct{}, 1)
+		p.wake[delivering(o.Name)] = make(chan struct{}, 1)
 	}
 	return p
 }
 
-const (
-	inboundLane  = "inbound "
-	handlerLane  = "handler "
-	outboundLane = "outbound "
-)
+// routing, running and delivering name the work of an inbound, a handler and an outbound.
+func routing(inbound string) message.Target {
+	return message.Target{Kind: message.KindInbound, Name: inbound}
+}
+
+func running(handler string) message.Target {
+	return message.Target{Kind: message.KindHandler, Name: handler}
+}
+
+func delivering(outbound string) message.Target {
+	return message.Target{Kind: message.KindOutbound, Name: outbound}
+}
 
 // Receive commits one message and returns its id; acknowledge it only after a nil error. It may be called from any
 // goroutine, before and while Run runs; once Run's context has ended it returns ErrStopped.
@@ -199,7 +223,7 @@ func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID
 		return 0, ErrStopped
 	}
 	id, err := p.cfg.Store.Receive(ctx, in)
-	p.kick(inboundLane + in.Inbound) // after an error, too: the commit may have happened
+	p.kick(routing(in.Inbound)) // after an error, too: the commit may have happened
 	if err != nil {
 		return 0, fmt.Errorf("receive: %w", err)
 	}
@@ -256,10 +280,30 @@ func committing(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // kick says that there may be work.
-func (p *Pipeline) kick(lane string) {
+func (p *Pipeline) kick(work message.Target) {
 	select {
-	case p.wake[lane] <- struct{}{}:
+	case p.wake[work] <- struct{}{}:
 	default: // it will look anyway
+	}
+}
+
+// work does what there is for a target until ctx ends. step does one piece of it and says how long it is until there is
+// more: 0 at once, negative not until a kick. Its error is nobody's fault, and has the work wait.
+func (p *Pipeline) work(ctx context.Context, of message.Target, step func() (time.Duration, error)) {
+	failing := &setback{p: p, what: of.String()}
+	for ctx.Err() == nil {
+		wait, err := step()
+		switch {
+		case err != nil:
+			if ctx.Err() != nil || !failing.wait(ctx, err) {
+				return
+			}
+		default:
+			failing.over()
+			if wait != 0 && !p.idle(ctx, of, wait) {
+				return
+			}
+		}
 	}
 }
 
@@ -268,14 +312,14 @@ func (p *Pipeline) kick(lane string) {
 const lookAgain = 30 * time.Second
 
 // idle waits for a kick, for a time to pass (if it is not negative), or for the end; false at the end.
-func (p *Pipeline) idle(ctx context.Context, lane string, wait time.Duration) bool {
+func (p *Pipeline) idle(ctx context.Context, work message.Target, wait time.Duration) bool {
 	if wait < 0 {
 		wait = lookAgain
 	}
 	t := time.NewTimer(min(wait, lookAgain))
 	defer t.Stop()
 	select {
-	case <-p.wake[lane]:
+	case <-p.wake[work]:
 		return true
 	case <-t.C:
 		return true

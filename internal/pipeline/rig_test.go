@@ -43,12 +43,19 @@ func inTime(t *testing.T, test func(r *rig)) {
 
 func (r *rig) observer() Observer {
 	return Observer{
-		Held:     func(what string, _ error, wait time.Duration) { r.event("held %s", what) },
+		Held: func(what string, _ error, wait time.Duration) {
+			if wait == 0 {
+				r.event("held until released %s", what)
+			} else {
+				r.event("held %s", what)
+			}
+		},
 		Released: func(what string) { r.event("released %s", what) },
 		Routed: func(id message.ID, _ string, handlers []string) {
 			r.event("routed %d %s", id, strings.Join(handlers, "+"))
 		},
 		Sent:    func(d message.Delivery, _ message.Receipt) { r.event("sent %s", d.Name()) },
+		Parked:  func(d message.Delivery, _ string) { r.event("parked %s", d.Name()) },
 		Buried:  func(d message.Delivery, _ string) { r.event("buried %s", d.Name()) },
 		Retried: func(d message.Delivery, _ error, _ time.Duration) { r.event("retried %s", d.Name()) },
 	}

@@ -6,32 +6,24 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"coppice.dev/coppice/internal/message"
 )
 
 // routeAll routes the messages of one inbound, oldest first, until ctx ends.
 func (p *Pipeline) routeAll(ctx, hard context.Context, in *Inbound) {
-	lane := inboundLane + in.Name
-	held := &hold{p: p, what: lane}
 	var spent tries
-	for ctx.Err() == nil {
+	p.work(ctx, routing(in.Name), func() (time.Duration, error) {
+		if held, err := p.held(ctx, routing(in.Name)); held || err != nil {
+			return -1, err
+		}
 		m, err := p.cfg.Store.NextReceived(ctx, in.Name)
-		if err == nil && m != nil {
-			err = p.route(hard, in, m, &spent)
+		if m == nil || err != nil {
+			return -1, err
 		}
-		switch {
-		case err != nil:
-			if ctx.Err() != nil || !held.wait(ctx, err) {
-				return
-			}
-		default:
-			held.over()
-			if m == nil && !p.idle(ctx, lane, -1) {
-				return
-			}
-		}
-	}
+		return 0, p.route(hard, in, m, &spent)
+	})
 }
 
 // route has one message routed and commits the choice. An error holds the inbound.
@@ -54,7 +46,10 @@ func (p *Pipeline) route(ctx context.Context, in *Inbound, m *message.Message, s
 	commit, cancel := committing(ctx)
 	defer cancel()
 	if out.State == message.RunError {
-		if err := p.cfg.Store.FailRoute(commit, m.ID, out); err != nil {
+		out.HoldAfter = in.HoldAfter
+		err := p.cfg.Store.FailRoute(commit, m.ID, out)
+		p.holds.changed() // perhaps
+		if err != nil {
 			return fmt.Errorf("record failed route of message %d: %w", m.ID, err)
 		}
 		p.ran(m.ID, "", out)
@@ -63,7 +58,7 @@ func (p *Pipeline) route(ctx context.Context, in *Inbound, m *message.Message, s
 	plans, names := p.plan(chosen)
 	err := p.cfg.Store.Route(commit, m.ID, plans, out)
 	for _, name := range names {
-		p.kick(handlerLane + name) // after an error, too: the commit may have happened
+		p.kick(running(name)) // after an error, too: the commit may have happened
 	}
 	if err != nil {
 		return fmt.Errorf("route message %d: %w", m.ID, err)
@@ -104,26 +99,17 @@ func (p *Pipeline) handlerNames() string {
 
 // handleAll runs one handler on its messages, in planned order, until ctx ends.
 func (p *Pipeline) handleAll(ctx, hard context.Context, h *Handler) {
-	lane := handlerLane + h.Name
-	held := &hold{p: p, what: lane}
 	var spent tries
-	for ctx.Err() == nil {
+	p.work(ctx, running(h.Name), func() (time.Duration, error) {
+		if held, err := p.held(ctx, running(h.Name)); held || err != nil {
+			return -1, err
+		}
 		run, m, err := p.cfg.Store.NextRun(ctx, h.Name)
-		if err == nil && run != nil {
-			err = p.handle(hard, h, run, m, &spent)
+		if run == nil || err != nil {
+			return -1, err
 		}
-		switch {
-		case err != nil:
-			if ctx.Err() != nil || !held.wait(ctx, err) {
-				return
-			}
-		default:
-			held.over()
-			if run == nil && !p.idle(ctx, lane, -1) {
-				return
-			}
-		}
-	}
+		return 0, p.handle(hard, h, run, m, &spent)
+	})
 }
 
 // handle has one message handled and commits the outcome. An error holds the handler.
@@ -137,10 +123,14 @@ func (p *Pipeline) handle(ctx context.Context, h *Handler, run *message.Run, m *
 	}
 	commit, cancel := committing(ctx)
 	defer cancel()
+	if out.State == message.RunError {
+		out.HoldAfter = h.HoldAfter
+		defer p.holds.changed() // perhaps
+	}
 	err = p.cfg.Store.EndRun(commit, run.ID, out)
 	for _, to := range run.To {
 		// A place that was closed may set the lane free, too; and after an error the commit may have happened.
-		p.kick(outboundLane + to)
+		p.kick(delivering(to))
 	}
 	if err != nil {
 		return fmt.Errorf("record outcome of message %d: %w", m.ID, err)

@@ -34,22 +34,7 @@ type ending struct {
 func (p *Pipeline) sendAll(ctx, hard context.Context, out *Outbound) {
 	s := &sending{Pipeline: p, out: out, due: map[int64]time.Time{}}
 	defer s.settleAtStop(hard)
-	lane := outboundLane + out.Name
-	held := &hold{p: p, what: lane}
-	for ctx.Err() == nil {
-		wait, err := s.step(ctx, hard)
-		switch {
-		case err != nil:
-			if ctx.Err() != nil || !held.wait(ctx, err) {
-				return
-			}
-		default:
-			held.over()
-			if wait != 0 && !p.idle(ctx, lane, wait) {
-				return
-			}
-		}
-	}
+	p.work(ctx, delivering(out.Name), func() (time.Duration, error) { return s.step(ctx, hard) })
 }
 
 // step makes one delivery and records how it ended. If there is none to make, it returns how long until there is one
@@ -62,6 +47,10 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 	if s.last != nil {
 		return 0, s.settle(hard, heads)
 	}
+	heads, err = s.released(ctx, heads)
+	if err != nil {
+		return 0, err
+	}
 	d, wait := s.pick(heads, time.Now())
 	if d == nil {
 		return wait, nil
@@ -73,6 +62,26 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 	}
 	s.last = s.ended(*d, receipt, err)
 	return 0, s.record(hard)
+}
+
+// released returns the heads of the lanes that are not held.
+func (s *sending) released(ctx context.Context, heads []message.Delivery) ([]message.Delivery, error) {
+	if all, err := s.held(ctx, delivering(s.out.Name)); all || err != nil {
+		return nil, err
+	}
+	var free []message.Delivery
+	for _, d := range heads {
+		lane := delivering(s.out.Name)
+		lane.Inbound = d.Inbound
+		held, err := s.held(ctx, lane)
+		if err != nil {
+			return nil, err
+		}
+		if !held {
+			free = append(free, d)
+		}
+	}
+	return free, nil
 }
 
 // pick returns the oldest head that can be sent now; none, and how long until one can (negative: not until a kick).
@@ -112,6 +121,9 @@ func (s *sending) ended(d message.Delivery, receipt message.Receipt, err error) 
 	case err == nil:
 		return s.delivered(d, receipt)
 	case errors.As(err, &rejection) && (rejection.Final || d.Rejected+1 >= s.out.Retry.Rejected):
+		if s.out.Retry.Hold {
+			return s.parked(d, rejection.Error())
+		}
 		return s.dead(d, rejection.Error())
 	}
 	return s.again(d, err, rejection != nil)
@@ -133,6 +145,20 @@ func (s *sending) dead(d message.Delivery, reason string) *ending {
 		func() {
 			s.cfg.Log.Warn("dead letter", "delivery", d.Name(), "outbound", s.out.Name)
 			if f := s.cfg.Observer.Buried; f != nil {
+				f(d, reason)
+			}
+		}}
+}
+
+func (s *sending) parked(d message.Delivery, reason string) *ending {
+	return &ending{d,
+		func(ctx context.Context) error {
+			defer s.holds.changed()
+			return s.cfg.Store.Park(ctx, d.ID, reason)
+		},
+		func() {
+			s.cfg.Log.Warn("rejected, and its lane is held", "delivery", d.Name(), "outbound", s.out.Name, "inbound", d.Inbound)
+			if f := s.cfg.Observer.Parked; f != nil {
 				f(d, reason)
 			}
 		}}

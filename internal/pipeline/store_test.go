@@ -32,6 +32,8 @@ type memory struct {
 	runs       []*memRun     // by id, from 1; also the order in which they were planned
 	deliveries []*memDelivery
 	place      int
+	held       []message.Hold
+	streaks    map[message.Target]int
 	breaches   []string
 }
 
@@ -176,6 +178,7 @@ func (s *memory) FailRoute(ctx context.Context, id message.ID, run message.Outco
 			return s.breach("fail route of message %d with a run that is %q, fault %v", id, run.State, run.Fault)
 		}
 		s.addRun(m, message.Run{State: run.State, Outcome: run})
+		s.streak(routing(m.Inbound), run)
 		s.derive(m)
 		return nil
 	})
@@ -212,6 +215,7 @@ func (s *memory) EndRun(ctx context.Context, run int64, out message.Outcome) err
 			}
 		}
 		r.State, r.Outcome = out.State, out
+		s.streak(running(r.Handler), out)
 		s.fill(r, out.Sends)
 		s.derive(r.msg)
 		return nil
@@ -314,6 +318,121 @@ func (s *memory) Bury(ctx context.Context, delivery int64, reason string) error 
 	})
 }
 
+func (s *memory) Park(ctx context.Context, delivery int64, reason string) error {
+	return s.end(ctx, "Park", delivery, func(d *memDelivery) {
+		d.Rejected++
+		d.Reason, d.NextTry = reason, time.Time{}
+		lane := delivering(d.Outbound)
+		lane.Inbound = d.Inbound
+		s.hold(message.Hold{Target: lane, Reason: reason})
+	})
+}
+
+func (s *memory) hold(h message.Hold) {
+	if !slices.ContainsFunc(s.held, func(other message.Hold) bool { return other.Target == h.Target }) {
+		s.held = append(s.held, h)
+	}
+}
+
+func (s *memory) streak(of message.Target, out message.Outcome) {
+	if s.streaks == nil {
+		s.streaks = map[message.Target]int{}
+	}
+	if out.State != message.RunError {
+		s.streaks[of] = 0
+		return
+	}
+	s.streaks[of]++
+	if out.HoldAfter > 0 && s.streaks[of] >= out.HoldAfter {
+		s.hold(message.Hold{Target: of, Reason: out.Reason})
+	}
+}
+
+func (s *memory) Holds(ctx context.Context) (list []message.Hold, err error) {
+	err = s.do(ctx, "Holds", func() error {
+		list = slices.Clone(s.held)
+		return nil
+	})
+	return list, err
+}
+
+func (s *memory) Hold(ctx context.Context, h message.Hold) error {
+	return s.do(ctx, "Hold", func() error {
+		s.hold(h)
+		return nil
+	})
+}
+
+func (s *memory) Release(ctx context.Context, t message.Target, bury bool) (released []message.Hold, err error) {
+	err = s.do(ctx, "Release", func() error {
+		var rest []message.Hold
+		for _, h := range s.held {
+			if h.Kind != t.Kind || h.Name != t.Name || t.Inbound != "" && h.Inbound != t.Inbound {
+				rest = append(rest, h)
+				continue
+			}
+			released = append(released, h)
+			if bury && h.Inbound != "" {
+				s.buryHead(h.Target)
+			}
+		}
+		s.held, s.streaks[t] = rest, 0
+		return nil
+	})
+	return released, err
+}
+
+func (s *memory) buryHead(lane message.Target) {
+	var head *memDelivery
+	for _, d := range s.deliveries {
+		if d.Outbound == lane.Name && d.Inbound == lane.Inbound && d.open() && (head == nil || d.before(head) < 0) {
+			head = d
+		}
+	}
+	if head != nil && head.Rejected > 0 {
+		head.State = message.Dead
+		s.derive(head.msg)
+	}
+}
+
+// Replay makes a new run of each that failed and a new delivery of each that is dead.
+func (s *memory) Replay(ctx context.Context, id message.ID, names message.Names) (done message.Replay, err error) {
+	err = s.do(ctx, "Replay", func() error {
+		m := s.messages[id-1]
+		m.Disposition, m.Reason = message.Routed, ""
+		for _, r := range slices.Clone(m.runs) {
+			if r.State != message.RunError || !r.Replayed.IsZero() {
+				continue
+			}
+			r.Replayed = time.Now()
+			if r.Handler == "" {
+				m.Disposition, done.Router = message.Received, true
+				return nil
+			}
+			p := names.Handlers[r.Handler]
+			done.Handlers = append(done.Handlers, p.Handler)
+			again := s.addRun(m, message.Run{Handler: p.Handler, To: p.To, State: message.RunPending})
+			for _, to := range p.To {
+				s.place++
+				s.addDelivery(&memDelivery{msg: m, run: again, place: s.place, Delivery: message.Delivery{Outbound: to, State: message.Reserved}})
+			}
+		}
+		for _, d := range slices.Clone(m.deliveries) {
+			if d.State != message.Dead || !d.Replayed.IsZero() {
+				continue
+			}
+			d.Replayed = time.Now()
+			s.place++
+			again := &memDelivery{msg: m, run: d.run, place: s.place, sentBody: d.sentBody,
+				Delivery: message.Delivery{Outbound: d.Outbound, State: message.Ready}}
+			s.addDelivery(again)
+			done.Sends = append(done.Sends, again.Delivery)
+		}
+		return nil
+	})
+	return done, err
+}
+
 // derive is the rule of dispositions. A final one may be derived once.
 func (s *memory) derive(m *memMessage) {
 	if m.Disposition.Final() {
@@ -327,7 +446,9 @@ func (s *memory) derive(m *memMessage) {
 		case message.RunPending:
 			return
 		case message.RunError:
-			failed = append(failed, r.Outcome.Reason)
+			if r.Replayed.IsZero() {
+				failed = append(failed, r.Outcome.Reason)
+			}
 		case message.RunFiltered:
 			filtered = append(filtered, r.Outcome.Reason)
 		}
@@ -337,7 +458,9 @@ func (s *memory) derive(m *memMessage) {
 		case d.open():
 			return
 		case d.State == message.Dead:
-			failed = append(failed, d.Reason)
+			if d.Replayed.IsZero() {
+				failed = append(failed, d.Reason)
+			}
 		case d.State == message.Delivered:
 			done = true
 		}
