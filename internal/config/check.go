@@ -10,6 +10,9 @@ import (
 func (r *reader) check() {
 	r.checkPresence()
 	r.checkNames()
+	for _, kind := range []string{"inbound", "handler", "outbound"} {
+		r.checkWas(kind)
+	}
 	r.checkReachable()
 	r.checkListeners()
 	r.checkFolders()
@@ -59,6 +62,33 @@ func (r *reader) checkArrays(from, name, to, empty string) {
 				hint = fmt.Sprintf("did you mean %q?", near)
 			}
 			r.report(e.at, []string{from, each.name, name}, hint, "there is no %s %s", to, show(e.source, `"`))
+		}
+	}
+}
+
+// checkWas looks at the former names of one kind: work belongs to one name, so none of them is another's, now or before.
+func (r *reader) checkWas(kind string) {
+	owner := map[string]string{} // of a former name
+	for _, each := range r.tables(kind) {
+		was := each.node.kids["was"]
+		if was == nil || was.kind != anArray {
+			continue
+		}
+		for _, e := range was.elems {
+			path := []string{kind, each.name, "was"}
+			now := r.cfg.root.kids[kind].kids[e.text]
+			switch {
+			case e.kind != aString:
+			case now != nil:
+				r.report(e.at, path, "the work that waits for it is its own", "%s %s is declared, too", kind, show(e.source, `"`))
+			case owner[e.text] != "":
+				r.report(e.at, path, "leave it in one of them", "%s was %s, and so was %s", title([]string{kind, owner[e.text]}),
+					show(e.source, `"`), title([]string{kind, each.name}))
+			case !validName(e.text):
+				r.report(e.at, path, nameHint, "%s cannot have been the name of anything", show(e.source, `"`))
+			default:
+				owner[e.text] = each.name
+			}
 		}
 	}
 }

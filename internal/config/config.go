@@ -49,6 +49,9 @@ type Inbound struct {
 	File     *FileIn
 	Router   *Ref     // asks a worker which handlers get a message
 	Handlers []string // these get every message; declared, no duplicates
+	// HoldAfter is at how many failures of the router in a row it is held; 0: never.
+	HoldAfter int
+	Was       []string // names that it had before
 }
 
 // MLLPIn accepts MLLP over TCP.
@@ -89,6 +92,9 @@ type Handler struct {
 	Per      string         // "handler", "inbound" or "message"
 	Standbys int            // workers started ahead
 	Limits   Limits
+	// HoldAfter is at how many failures in a row it is held; 0: never.
+	HoldAfter int
+	Was       []string // names that it had before
 }
 
 // Limits are what a handler's worker may use, with all that it starts. Zero says that there is none.
@@ -107,6 +113,7 @@ type Outbound struct {
 	File  *FileOut
 	Order string // "strict"
 	Retry Retry
+	Was   []string // names that it had before
 }
 
 // MLLPOut sends MLLP over TCP.
@@ -126,5 +133,5 @@ type Retry struct {
 	First    time.Duration // wait after the first failure; it doubles with each one more
 	Max      time.Duration // the longest wait, at least First
 	Rejected int           // how often a receiver may say AE or CE before Then
-	Then     string        // "dead_letter"
+	Then     string        // "dead_letter" or "hold"
 }

@@ -68,11 +68,11 @@ func TestAim(t *testing.T) {
 		Inbounds: []Inbound{{
 			Name:   "adt",
 			MLLP:   &MLLPIn{Listen: "127.0.0.1:6661", MaxMessage: 16 << 20, Ack: "original"},
-			Router: &Ref{File: "adt.py", Name: "route"},
+			Router: &Ref{File: "adt.py", Name: "route"}, HoldAfter: 5,
 		}},
 		Handlers: []Handler{{
 			Name: "admit", Run: &Ref{File: "adt.py", Name: "admit"}, Protocol: "wire",
-			To: []string{"emr", "archive"}, Deadline: 5 * time.Second, Attempts: 2, Per: "handler", Limits: defaultLimits(),
+			To: []string{"emr", "archive"}, Deadline: 5 * time.Second, Attempts: 2, Per: "handler", Limits: defaultLimits(), HoldAfter: 5,
 			Settings: map[string]any{"facility": secret},
 		}},
 		Outbounds: []Outbound{
@@ -106,6 +106,8 @@ stable = "0s"
 max_message = "63MiB"
 after = "delete"
 [inbound.moved]
+hold_after = 7
+was = ["one"]
 file = { dir = "in2", move_to = "gone" }
 router = { command = ["./bin/route", "-v"], name = "route" }
 [inbound.files]
@@ -117,6 +119,8 @@ attempts = 10
 deadline = "1h"
 per = "inbound"
 standbys = 3
+hold_after = 0
+was = ["zwei", "deux"]
 limits = { cpu = "30s", idle_cpu = "1m", output = "1KiB", memory = "1GiB", idle = "2h" }
 [handler.one]
 command = ["bin/one"]
@@ -126,7 +130,8 @@ settings = { s = "x", i = 0x10, f = 1_0.5, b = true, "dotted.key" = "$$$$5 $5 $"
 [outbound.9]
 file = { dir = "out", name = "x-{id}" }
 order = "strict"
-retry = { first = "2s", max = "1d", rejected = 9, then = "dead_letter" }
+was = ["8"]
+retry = { first = "2s", max = "1d", rejected = 9, then = "hold" }
 `)
 	at := func(name string) string { return filepath.Join(cfg.Dir, filepath.FromSlash(name)) }
 	equal(t, cfg, Config{
@@ -135,11 +140,11 @@ retry = { first = "2s", max = "1d", rejected = 9, then = "dead_letter" }
 		Sandbox: Sandbox{Mode: "subprocess", Level: "group", Python: at("venv/bin/python"), Node: at("node/bin/node"), StartTimeout: 90 * time.Second},
 		Inbounds: []Inbound{
 			{
-				Name: "files", Handlers: []string{"one", "two"},
+				Name: "files", Handlers: []string{"one", "two"}, HoldAfter: 5,
 				File: &FileIn{Dir: at("in"), Pattern: "*.[ht]*", Poll: 500 * time.Millisecond, MaxMessage: 63 << 20, After: "delete"},
 			},
 			{
-				Name: "moved", Router: &Ref{Command: []string{at("bin/route"), "-v"}, Name: "route"},
+				Name: "moved", HoldAfter: 7, Was: []string{"one"}, Router: &Ref{Command: []string{at("bin/route"), "-v"}, Name: "route"},
 				File: &FileIn{
 					Dir: at("in2"), Pattern: "*.hl7", Poll: time.Second, Stable: 2 * time.Second, MaxMessage: 16 << 20,
 					After: "move", MoveTo: at("gone"),
@@ -150,17 +155,18 @@ retry = { first = "2s", max = "1d", rejected = 9, then = "dead_letter" }
 			{
 				Name: "two", Command: []string{"worker", ""}, Protocol: "wire", To: []string{},
 				Deadline: time.Hour, Attempts: 10, Settings: map[string]any{}, Per: "inbound", Standbys: 3,
+				Was:    []string{"zwei", "deux"},
 				Limits: Limits{CPU: 30 * time.Second, IdleCPU: time.Minute, Output: 1 << 10, Memory: 1 << 30, Idle: 2 * time.Hour},
 			},
 			{
 				Name: "one", Command: []string{at("bin/one")}, Protocol: "exec", To: []string{"9"}, Deadline: 5 * time.Second, Attempts: 2,
-				Per: "handler", Limits: defaultLimits(),
+				Per: "handler", Limits: defaultLimits(), HoldAfter: 5,
 				Settings: map[string]any{"s": "x", "i": int64(16), "f": 10.5, "b": true, "dotted.key": "$$5 $5 $"},
 			},
 		},
 		Outbounds: []Outbound{{
 			Name: "9", Order: "strict", File: &FileOut{Dir: at("out"), Name: "x-{id}"},
-			Retry: Retry{First: 2 * time.Second, Max: 24 * time.Hour, Rejected: 9, Then: "dead_letter"},
+			Retry: Retry{First: 2 * time.Second, Max: 24 * time.Hour, Rejected: 9, Then: "hold"}, Was: []string{"8"},
 		}},
 	})
 }

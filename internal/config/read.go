@@ -58,6 +58,7 @@ func readInbound(name string, t table) Inbound {
 		in.Router = t.ref("router")
 	}
 	in.Handlers = t.strings("handlers")
+	in.HoldAfter, in.Was = t.integer("hold_after"), t.strings("was")
 	return in
 }
 
@@ -71,6 +72,9 @@ func readHandler(name string, t table) Handler {
 		Protocol: t.choice("protocol"),
 		Per:      t.choice("per"),
 		Standbys: t.integer("standbys"),
+
+		HoldAfter: t.integer("hold_after"),
+		Was:       t.strings("was"),
 	}
 	limits := t.table("limits")
 	h.Limits = Limits{CPU: limits.duration("cpu"), IdleCPU: limits.duration("idle_cpu"), Output: limits.size("output"),
@@ -102,7 +106,7 @@ func (t table) workersAlone(names ...string) {
 }
 
 func readOutbound(name string, t table) Outbound {
-	out := Outbound{Name: name, Order: t.choice("order")}
+	out := Outbound{Name: name, Order: t.choice("order"), Was: t.strings("was")}
 	t.oneOf(groupConnection)
 	if t.has("mllp") {
 		m := t.table("mllp")

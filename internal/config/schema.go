@@ -166,7 +166,9 @@ func inboundKeys() []key {
 		{path: "inbound.*.nats", later: true, group: groupConnection, hint: "use mllp or file"},
 		{path: "inbound.*.split", later: true, hint: "leave it out: a batch is one message, and a handler may take it apart"},
 		{path: "inbound.*.duplicates", later: true, hint: "leave it out: every message that arrives is processed"},
-		{path: "inbound.*.was", later: true, hint: "let the old name drain before you rename it"},
+		{path: "inbound.*.hold_after", form: formInt, field: "Inbounds.HoldAfter", def: "5", min: 0, max: math.MaxInt16,
+			doc: "At how many failures of the router in a row no more messages are routed until `coppice release`; 0 is never."},
+		{path: "inbound.*.was", form: formStrings, field: "Inbounds.Was", doc: wasDoc},
 	}
 }
 
@@ -203,8 +205,9 @@ func handlerKeys() []key {
 		{path: "handler.*.limits.idle", form: formDuration, field: "Handlers.Limits.Idle", min: 10 * millisecond, max: 24 * hour,
 			doc: "How long it may wait for a message before it is ended; left out, for ever."},
 		{path: "handler.*.settings", form: formSettings, field: "Handlers.Settings", doc: "Reaches the handler as `ctx.settings`."},
-		{path: "handler.*.hold_after", later: true, hint: "leave it out: a failed message is kept, with the reason"},
-		{path: "handler.*.was", later: true, hint: "let the old name drain before you rename it"},
+		{path: "handler.*.hold_after", form: formInt, field: "Handlers.HoldAfter", def: "5", min: 0, max: math.MaxInt16,
+			doc: "At how many failures in a row the handler gets no more messages until `coppice release`; 0 is never."},
+		{path: "handler.*.was", form: formStrings, field: "Handlers.Was", doc: wasDoc},
 	}
 }
 
@@ -233,14 +236,17 @@ func outboundKeys() []key {
 			doc: "How often the receiver may answer AE or CE before `then`."},
 		{path: "outbound.*.retry.then", form: formChoice, field: "Outbounds.Retry.Then", def: "dead_letter", choices: []choice{
 			{name: "dead_letter"},
-			{name: "hold", later: true, hint: `use "dead_letter": the message is kept, with the reason`},
-		}, doc: "What becomes of a rejected delivery."},
+			{name: "hold"},
+		}, doc: "What becomes of a delivery that was rejected for good: `dead_letter` parks it, with the reason, and the lane goes on; " +
+			"`hold` keeps it at the head of its lane, which waits until `coppice release`."},
 		{path: "outbound.*.http", later: true, group: groupConnection, hint: "use mllp or file"},
 		{path: "outbound.*.nats", later: true, group: groupConnection, hint: "use mllp or file"},
 		{path: "outbound.*.parallel", later: true, hint: "leave it out: an outbound sends one delivery of a lane at a time"},
-		{path: "outbound.*.was", later: true, hint: "let the old name drain before you rename it"},
+		{path: "outbound.*.was", form: formStrings, field: "Outbounds.Was", doc: wasDoc},
 	}
 }
+
+const wasDoc = "Names that it had before: the work that waits for them is its own from the next start or reload on."
 
 // dotted joins a pattern and a name; the pattern may be empty.
 func dotted(pattern, name string) string {

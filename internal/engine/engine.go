@@ -216,18 +216,20 @@ func (e *Engine) Close() error {
 func (e *Engine) pipelineConfig(o Options) pipeline.Config {
 	c := pipeline.Config{Store: e.store, Grace: drainGrace, Log: e.log, Observer: o.Pipeline}
 	for _, in := range e.cfg.Inbounds {
-		p := pipeline.Inbound{Name: in.Name, Handlers: in.Handlers, Attempts: defaultAttempts}
+		p := pipeline.Inbound{Name: in.Name, Handlers: in.Handlers, Attempts: defaultAttempts, HoldAfter: in.HoldAfter}
 		if r := e.workers.routers[in.Name]; r != nil {
 			p.Router = r
 		}
 		c.Inbounds = append(c.Inbounds, p)
 	}
 	for _, h := range e.cfg.Handlers {
-		c.Handlers = append(c.Handlers, pipeline.Handler{Name: h.Name, To: h.To, Attempts: h.Attempts, Runner: e.workers.handlers[h.Name]})
+		c.Handlers = append(c.Handlers, pipeline.Handler{Name: h.Name, To: h.To, Attempts: h.Attempts, Runner: e.workers.handlers[h.Name],
+			HoldAfter: h.HoldAfter})
 	}
 	for _, out := range e.cfg.Outbounds {
 		c.Outbounds = append(c.Outbounds, pipeline.Outbound{Name: out.Name, Sender: e.outbounds[out.Name],
-			Retry: pipeline.Retry{First: out.Retry.First, Max: out.Retry.Max, Rejected: out.Retry.Rejected}})
+			Retry: pipeline.Retry{First: out.Retry.First, Max: out.Retry.Max, Rejected: out.Retry.Rejected,
+				Hold: out.Retry.Then == "hold"}})
 	}
 	return c
 }
