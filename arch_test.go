@@ -24,7 +24,7 @@ var layers = [][]string{
 	{"cmd/coppice", "internal/victim/torture"},
 	{"internal/console", "internal/doctor"},
 	{"internal/engine"},
-	{"internal/flight"},
+	{"internal/flight", "internal/control"},
 	{"internal/pipeline", "internal/store", "internal/connect", "internal/config", "sandbox"},
 	{"tree", "internal/confine", "internal/victim/observer"},
 	{"internal/cgroup"},
@@ -67,6 +67,7 @@ var rules = []rule{
 var systemCalls = []string{
 	"tree", "internal/confine", "internal/cgroup", "internal/shim", "internal/shim/early", "internal/shim/sys", // what they are for
 	"internal/store/sqlite",                               // file locking
+	"internal/control",                                    // who is at the other end of a socket
 	"worker",                                              // close-on-exec of the wire
 	"internal/tty",                                        // whose group has the terminal; stopping and dying as a shell expects
 	"internal/victim",                                     // programs that misbehave, for tests and the demonstration

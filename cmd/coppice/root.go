@@ -19,6 +19,8 @@ misbehaves is cut down with its whole process tree, proved gone, and grown again
   coppice serve --config feed       run it
   coppice send --to HOST:PORT FILE  feed it messages
   coppice messages --config feed    see what became of them
+  coppice lanes --config feed       see what waits, and what is held
+  coppice replay --config feed ID   make a new attempt of what failed
   coppice explain --config feed     why a worker was cut
 
   coppice run -- CMD ARG...         timeout(1) that leaves nothing behind`
@@ -60,7 +62,8 @@ func rootCommand(io stdio) *cobra.Command {
 	root.SetVersionTemplate("coppice {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(demoCommand(io), initCommand(io), checkCommand(io), serveCommand(io), sendCommand(io), messagesCommand(io),
-		showCommand(io), explainCommand(io), runCommand(io), doctorCommand(io), versionCommand(io), demoWorkerCommand(), doctorChildCommand(),
+		showCommand(io), lanesCommand(io), deadLettersCommand(io), replayCommand(io), resubmitCommand(io), holdCommand(io), releaseCommand(io),
+		reloadCommand(io), explainCommand(io), runCommand(io), doctorCommand(io), versionCommand(io), demoWorkerCommand(), doctorChildCommand(),
 		&cobra.Command{Use: "exit", Short: "What the exit statuses mean", Long: exits})
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/internal/control"
 	"coppice.dev/coppice/internal/engine"
 )
 
@@ -22,7 +23,8 @@ func serveCommand(io stdio) *cobra.Command {
 		Long: `Serve runs the pipeline that DIR/coppice.toml describes, until Ctrl-C or TERM. It then stops in order: connections first,
 then what is under way, then the workers. Whatever was received is in the store and goes on at the next start.
 
-When it starts it copies the code, which is all of the folder, so keep data out of it: an edit takes effect at the next start.
+When it starts it copies the code, which is all of the folder, so keep data out of it: an edit takes effect at the next start,
+or with coppice reload.
 A worker's working folder is a scratch folder; a handler finds the files beside it with os.path.dirname(__file__).
 
 Its log goes to stderr and carries ids, names and counts, never what a message holds. What handlers print is captured, and
@@ -86,6 +88,7 @@ func serve(ctx context.Context, io stdio, cfg *config.Config, o engine.Options) 
 	if os.Geteuid() == 0 {
 		o.Log.Info("running as root: workers run as root too, without its capabilities")
 	}
+	defer takeOrders(ctx, e, cfg, o.Log)()
 	o.Log.Info("serving", "config", cfg.File, "inbounds", len(cfg.Inbounds), "handlers", len(cfg.Handlers), "outbounds", len(cfg.Outbounds))
 	defer context.AfterFunc(ctx, func() { o.Log.Info("stopping", "why", context.Cause(ctx)) })()
 	if err := e.Run(ctx); err != nil {
@@ -93,6 +96,28 @@ func serve(ctx context.Context, io stdio, cfg *config.Config, o engine.Options) 
 	}
 	o.Log.Info("stopped")
 	return nil
+}
+
+// takeOrders lets other verbs reach the engine. One that cannot be reached works all the same. The function that it returns
+// ends that.
+func takeOrders(ctx context.Context, e *engine.Engine, cfg *config.Config, log *slog.Logger) (stop func()) {
+	l, err := control.Listen(engine.ControlSocket(cfg))
+	if err != nil {
+		log.Warn("the control socket cannot be opened: lanes, hold, release, replay, resubmit and reload need the engine stopped", "err", err)
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := control.Serve(ctx, l, e, log); err != nil {
+			log.Warn("the control socket is closed", "err", err)
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 // tellOpen prints why an engine could not be opened, with a hint where there is one.

@@ -41,7 +41,7 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 		return err
 	}
 	defer confine.Clear(tmp)
-	code, err := takeSnapshot(cfg, filepath.Join(tmp, "code"))
+	code, err := takeSnapshot(cfg, filepath.Join(tmp, "code"), "")
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 
 // checkConnections makes every connection, which takes hold of nothing yet.
 func checkConnections(cfg *config.Config) error {
-	e := &Engine{cfg: cfg, log: slog.New(slog.DiscardHandler)}
+	e := &Engine{log: slog.New(slog.DiscardHandler)}
 	var errs config.Errors
 	for _, out := range cfg.Outbounds {
 		if o, err := e.outbound(out); err != nil {

@@ -16,24 +16,39 @@ import (
 )
 
 // connect makes all connections and has the inbounds take their addresses and folders.
-func (e *Engine) connect(ctx context.Context) error {
-	for _, out := range e.cfg.Outbounds {
-		o, err := e.outbound(out)
-		if err != nil {
-			return e.cfg.Errorf(outboundPlace(out), "", "%v", told(e.cfg, outboundPlace(out), err))
+func (e *Engine) connect(ctx context.Context, g *generation) error {
+	for _, out := range g.cfg.Outbounds {
+		if err := e.connectOutbound(g, out); err != nil {
+			return err
 		}
-		e.outbounds[out.Name] = o
 	}
-	for _, in := range e.cfg.Inbounds {
-		i, err := e.inbound(in)
-		if err != nil {
-			return e.cfg.Errorf(inboundPlace(in), "", "%v", told(e.cfg, inboundPlace(in), err))
+	for _, in := range g.cfg.Inbounds {
+		if err := e.listen(ctx, g, in); err != nil {
+			return err
 		}
-		if err := i.Listen(ctx); err != nil {
-			return e.cfg.Errorf(inboundPlace(in), listenHint(in), "%v", told(e.cfg, inboundPlace(in), err))
-		}
-		e.inbounds[in.Name] = i
 	}
+	return nil
+}
+
+func (e *Engine) connectOutbound(g *generation, out config.Outbound) error {
+	o, err := e.outbound(out)
+	if err != nil {
+		return g.cfg.Errorf(outboundPlace(out), "", "%v", told(g.cfg, outboundPlace(out), err))
+	}
+	g.outbounds[out.Name] = o
+	return nil
+}
+
+// listen makes an inbound and has it take its address or folder.
+func (e *Engine) listen(ctx context.Context, g *generation, in config.Inbound) error {
+	i, err := e.inbound(in)
+	if err != nil {
+		return g.cfg.Errorf(inboundPlace(in), "", "%v", told(g.cfg, inboundPlace(in), err))
+	}
+	if err := i.Listen(ctx); err != nil {
+		return g.cfg.Errorf(inboundPlace(in), listenHint(in), "%v", told(g.cfg, inboundPlace(in), err))
+	}
+	g.inbounds[in.Name] = i
 	return nil
 }
 
@@ -84,7 +99,11 @@ func (e *Engine) outbound(out config.Outbound) (connect.Outbound, error) {
 type sink struct{ e *Engine }
 
 func (s sink) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
-	id, err := s.e.pipeline.Receive(ctx, in)
+	g := s.e.now.Load()
+	id, err := g.pipeline.Receive(ctx, in)
+	if next := s.e.now.Load(); next != g && errors.Is(err, pipeline.ErrStopped) { // a reload came in between
+		id, err = next.pipeline.Receive(ctx, in)
+	}
 	switch {
 	case errors.Is(err, pipeline.ErrStopped):
 		return 0, connect.ErrBusy

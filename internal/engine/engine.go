@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"coppice.dev/coppice/internal/config"
@@ -37,18 +39,34 @@ type Options struct {
 	HandlerOutput bool
 }
 
-// Engine is one configuration at work. Make it with Open, run it once with Run, and Close it.
+// Engine is a store with one configuration at work on it at a time. Make it with Open, run it once with Run, and Close it.
+// The commands that it satisfies control.Commands with are safe for concurrent use.
 type Engine struct {
+	options Options
+	log     *slog.Logger
+	store   store.Store
+	flight  *flight.Recorder
+	rates   rates
+	now     atomic.Pointer[generation]
+	since   atomic.Pointer[time.Time] // when Run began; nil before and after
+
+	mu      sync.Mutex // held by whoever changes now: Run at its ends, and a reload
+	running *running   // nil before Run, and from its end on
+
+	close    sync.Once
+	closeErr error
+}
+
+// generation is one configuration at work.
+type generation struct {
+	number    int // from 1
 	cfg       *config.Config
-	log       *slog.Logger
-	store     store.Store
-	pipeline  *pipeline.Pipeline
+	code      Snapshot
+	sdk       string // folder of the Python SDK
+	workers   *workers
 	inbounds  map[string]connect.Inbound
 	outbounds map[string]connect.Outbound
-	workers   *workers
-	flight    *flight.Recorder
-	close     sync.Once
-	closeErr  error
+	pipeline  *pipeline.Pipeline
 }
 
 // Open takes hold of everything that the configuration names: the store (and no second engine may), a snapshot of the
@@ -58,7 +76,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err er
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{cfg: cfg, log: o.Log, inbounds: map[string]connect.Inbound{}, outbounds: map[string]connect.Outbound{}}
+	e := &Engine{options: o, log: o.Log}
 	defer func() {
 		if err != nil {
 			e.Close()
@@ -69,64 +87,72 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err er
 		return nil, err
 	}
 	e.store = db
-	if err := e.orphans(ctx); err != nil {
+	if err := orphans(ctx, cfg, db); err != nil {
+		return nil, err
+	}
+	if _, err := rename(ctx, cfg, db); err != nil {
 		return nil, err
 	}
 	// The store's lock is held: whatever an engine before left in the state folder is nobody's. A worker may have left there
 	// what cannot be removed; that must not keep the next engine from starting.
 	state := stateFolder(cfg)
-	scratch := filepath.Join(state, "scratch")
 	if err := confine.FolderAt(state); err != nil {
 		return nil, fmt.Errorf("make state folder: %w", err)
 	}
-	if err := confine.Clear(scratch); err != nil {
-		o.Log.Warn("scratch folder of the engine before is not cleared", "err", err)
-	}
-	code, err := takeSnapshot(cfg, filepath.Join(state, "code"))
-	if err != nil {
-		return nil, err
-	}
-	if err := dropSnapshots(code); err != nil {
-		o.Log.Warn("old snapshots of the code are not cleared", "err", err)
+	for _, name := range []string{"scratch", "sdk"} {
+		if err := confine.Clear(filepath.Join(state, name)); err != nil {
+			o.Log.Warn("a folder of the engine before is not cleared", "folder", name, "err", err)
+		}
 	}
 	e.flight, err = flight.Open(FlightFolder(cfg), func(err error) { o.Log.Warn("a cut is not recorded", "err", err) })
 	if err != nil {
 		return nil, err
 	}
-	e.workers, err = newWorkers(ctx, cfg, code, workerOptions{
-		scratch: scratch, sdk: filepath.Join(state, "sdk"), log: o.Log, observer: observe(o, e.flight)})
-	if err != nil {
+	g := &generation{number: 1, cfg: cfg, inbounds: map[string]connect.Inbound{}, outbounds: map[string]connect.Outbound{}}
+	e.now.Store(g)
+	if err := e.load(ctx, g, ""); err != nil {
 		return nil, err
 	}
-	if err := e.connect(ctx); err != nil {
+	if err := dropSnapshots(g.code); err != nil {
+		o.Log.Warn("old snapshots of the code are not cleared", "err", err)
+	}
+	if err := e.connect(ctx, g); err != nil {
 		return nil, err
 	}
-	e.pipeline = pipeline.New(e.pipelineConfig(o))
+	g.pipeline = pipeline.New(e.pipelineConfig(g))
 	return e, nil
 }
 
+// load takes a snapshot of a generation's code and makes its pools. inUse is the folder of a snapshot that workers have.
+func (e *Engine) load(ctx context.Context, g *generation, inUse string) (err error) {
+	state := stateFolder(g.cfg)
+	if g.code, err = takeSnapshot(g.cfg, filepath.Join(state, "code"), inUse); err != nil {
+		return err
+	}
+	g.sdk = filepath.Join(state, "sdk", strconv.Itoa(g.number)) // its own, since workers of the one before may be loading theirs
+	if err := confine.FolderAt(filepath.Dir(g.sdk)); err != nil {
+		return err
+	}
+	g.workers, err = newWorkers(ctx, g.cfg, g.code, workerOptions{scratch: filepath.Join(state, "scratch"),
+		sdk: g.sdk, log: e.log, observer: observe(e.options, e.flight)})
+	return err
+}
+
 // orphans refuses a configuration that lacks a name for which work is waiting: that work would wait for ever, unseen.
-func (e *Engine) orphans(ctx context.Context) error {
-	waiting, err := e.store.Waiting(ctx)
+func orphans(ctx context.Context, cfg *config.Config, s store.Store) error {
+	waiting, err := s.Waiting(ctx)
 	if err != nil {
-		return fmt.Errorf("store %s: %w", e.cfg.Store.Path, err)
-	}
-	known := map[store.Waiting]bool{}
-	for _, in := range e.cfg.Inbounds {
-		known[store.Waiting{Kind: message.KindInbound, Name: in.Name}] = true
-	}
-	for _, h := range e.cfg.Handlers {
-		known[store.Waiting{Kind: message.KindHandler, Name: h.Name}] = true
-	}
-	for _, out := range e.cfg.Outbounds {
-		known[store.Waiting{Kind: message.KindOutbound, Name: out.Name}] = true
+		return fmt.Errorf("store %s: %w", cfg.Store.Path, err)
 	}
 	var errs config.Errors
 	for _, w := range waiting {
-		if !known[store.Waiting{Kind: w.Kind, Name: w.Name}] {
-			errs = append(errs, e.cfg.Errorf([]string{w.Kind}, fmt.Sprintf("names are identity: put [%s.%s] back until its work is done", w.Kind, w.Name),
-				"the store holds unfinished work (%d) for %s %q, which is not declared", w.Count, w.Kind, w.Name))
+		if (desk{cfg: cfg}).declared(message.Target{Kind: w.Kind, Name: w.Name}) == nil {
+			continue
 		}
+		errs = append(errs, cfg.Errorf([]string{w.Kind},
+			fmt.Sprintf("names are identity: put [%s.%s] back until its work is done, or say was = [%q] in the one that takes its place",
+				w.Kind, w.Name, w.Name),
+			"the store holds unfinished work (%d) for %s %q, which is not declared", w.Count, w.Kind, w.Name))
 	}
 	if len(errs) > 0 {
 		return errs
@@ -138,12 +164,15 @@ func (e *Engine) orphans(ctx context.Context) error {
 // so that nothing of the user's is in the way of it, and nothing of the user's is cleared with it.
 func stateFolder(cfg *config.Config) string { return cfg.Store.Path + ".work" }
 
+// ControlSocket is where an engine takes orders: see package control.
+func ControlSocket(cfg *config.Config) string { return filepath.Join(stateFolder(cfg), "control") }
+
 // FlightFolder is where the records of a configuration's cut workers are: see package flight.
 func FlightFolder(cfg *config.Config) string { return filepath.Join(stateFolder(cfg), "cuts") }
 
 // Addr is where an inbound listens: an address with its real port, or a folder. Empty for a name that is not there.
 func (e *Engine) Addr(inbound string) string {
-	if in := e.inbounds[inbound]; in != nil {
+	if in := e.now.Load().inbounds[inbound]; in != nil {
 		return in.Addr()
 	}
 	return ""
@@ -158,22 +187,29 @@ func (e *Engine) Store() store.Reader { return e.store }
 func (e *Engine) Run(ctx context.Context) error {
 	inCtx, stopInbounds := context.WithCancelCause(ctx)
 	defer stopInbounds(nil)
-	// The pipeline outlives the inbounds: what they are committing gets its answer.
-	moveCtx, stopMoving := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopMoving()
-	var moving, receiving sync.WaitGroup
-	moving.Go(func() { e.pipeline.Run(moveCtx) })
-	for name, in := range e.inbounds {
-		receiving.Go(func() {
-			if err := in.Serve(inCtx); err != nil && inCtx.Err() == nil {
-				stopInbounds(fmt.Errorf("inbound %s: %w", name, err))
-			}
-		})
+	r := &running{ctx: inCtx, fail: stopInbounds, receiving: map[string]*task{}}
+	began := time.Now()
+	e.since.Store(&began)
+	defer e.since.Store(nil)
+	e.mu.Lock()
+	g := e.now.Load()
+	r.move(ctx, g.pipeline)
+	for name, in := range g.inbounds {
+		r.receive(name, in)
 	}
+	e.running = r
+	e.mu.Unlock()
 	<-inCtx.Done()
-	receiving.Wait()
-	stopMoving()
-	moving.Wait()
+	e.mu.Lock() // after a reload, which inCtx cuts short
+	e.running = nil
+	for name := range r.receiving {
+		r.receiving[name].stop()
+	}
+	for name := range r.receiving {
+		r.end(name)
+	}
+	r.moving.end() // the pipeline outlives the inbounds: what they are committing gets its answer
+	e.mu.Unlock()
 	err := e.Close()
 	if ctx.Err() == nil {
 		return errors.Join(context.Cause(inCtx), err)
@@ -181,29 +217,62 @@ func (e *Engine) Run(ctx context.Context) error {
 	return err
 }
 
+// running is what runs in a Run.
+type running struct {
+	ctx       context.Context // of the inbounds: it ends when the engine is to stop
+	fail      context.CancelCauseFunc
+	moving    *task
+	receiving map[string]*task // by inbound
+}
+
+// task is a goroutine with its end.
+type task struct {
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+func start(ctx context.Context, do func(context.Context)) *task {
+	ctx, cancel := context.WithCancel(ctx)
+	t := &task{stop: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(t.ended)
+		do(ctx)
+	}()
+	return t
+}
+
+func (t *task) end() {
+	t.stop()
+	<-t.ended
+}
+
+func (r *running) move(ctx context.Context, p *pipeline.Pipeline) {
+	r.moving = start(context.WithoutCancel(ctx), func(ctx context.Context) { p.Run(ctx) })
+}
+
+func (r *running) receive(name string, in connect.Inbound) {
+	r.receiving[name] = start(r.ctx, func(ctx context.Context) {
+		if err := in.Serve(ctx); err != nil && ctx.Err() == nil {
+			r.fail(fmt.Errorf("inbound %s: %w", name, err))
+		}
+	})
+}
+
+// end ends an inbound, which lets go of its address.
+func (r *running) end(name string) {
+	r.receiving[name].end()
+	delete(r.receiving, name)
+}
+
 // Close lets go of everything. It is for an engine that is not run, or after Run, which has done it; it may be called again.
 func (e *Engine) Close() error {
 	e.close.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
-		defer cancel()
 		var errs []error
-		if e.workers != nil {
-			errs = append(errs, e.workers.close(ctx))
+		if g := e.now.Load(); g != nil {
+			errs = append(errs, g.release(g.pipeline == nil, nil))
 		}
 		if e.flight != nil {
 			e.flight.Close()
-		}
-		for name, out := range e.outbounds {
-			if err := out.Close(); err != nil {
-				errs = append(errs, fmt.Errorf("close outbound %s: %w", name, err))
-			}
-		}
-		if e.pipeline == nil { // not run: an inbound lets go of its address in Serve
-			over, cancel := context.WithCancel(context.Background())
-			cancel()
-			for _, in := range e.inbounds {
-				in.Serve(over)
-			}
 		}
 		if e.store != nil {
 			errs = append(errs, e.store.Close())
@@ -213,21 +282,55 @@ func (e *Engine) Close() error {
 	return e.closeErr
 }
 
-func (e *Engine) pipelineConfig(o Options) pipeline.Config {
-	c := pipeline.Config{Store: e.store, Grace: drainGrace, Log: e.log, Observer: o.Pipeline}
-	for _, in := range e.cfg.Inbounds {
+// release lets go of what a generation has and the one that follows, if there is one, does not. listening says that its
+// inbounds were not run: they let go of their addresses in Serve.
+func (g *generation) release(listening bool, next *generation) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	var errs []error
+	if g.workers != nil {
+		errs = append(errs, g.workers.close(ctx))
+	}
+	for name, out := range g.outbounds {
+		if next != nil && next.outbounds[name] == out {
+			continue
+		}
+		if err := out.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close outbound %s: %w", name, err))
+		}
+	}
+	if listening {
+		for name, in := range g.inbounds {
+			if next == nil || next.inbounds[name] != in {
+				letGo(in)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// letGo has an inbound that was not run let go of its address, which it does in Serve.
+func letGo(in connect.Inbound) {
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	in.Serve(over)
+}
+
+func (e *Engine) pipelineConfig(g *generation) pipeline.Config {
+	c := pipeline.Config{Store: e.store, Grace: drainGrace, Log: e.log, Observer: e.rates.observe(e.options.Pipeline)}
+	for _, in := range g.cfg.Inbounds {
 		p := pipeline.Inbound{Name: in.Name, Handlers: in.Handlers, Attempts: defaultAttempts, HoldAfter: in.HoldAfter}
-		if r := e.workers.routers[in.Name]; r != nil {
+		if r := g.workers.routers[in.Name]; r != nil {
 			p.Router = r
 		}
 		c.Inbounds = append(c.Inbounds, p)
 	}
-	for _, h := range e.cfg.Handlers {
-		c.Handlers = append(c.Handlers, pipeline.Handler{Name: h.Name, To: h.To, Attempts: h.Attempts, Runner: e.workers.handlers[h.Name],
+	for _, h := range g.cfg.Handlers {
+		c.Handlers = append(c.Handlers, pipeline.Handler{Name: h.Name, To: h.To, Attempts: h.Attempts, Runner: g.workers.handlers[h.Name],
 			HoldAfter: h.HoldAfter})
 	}
-	for _, out := range e.cfg.Outbounds {
-		c.Outbounds = append(c.Outbounds, pipeline.Outbound{Name: out.Name, Sender: e.outbounds[out.Name],
+	for _, out := range g.cfg.Outbounds {
+		c.Outbounds = append(c.Outbounds, pipeline.Outbound{Name: out.Name, Sender: g.outbounds[out.Name],
 			Retry: pipeline.Retry{First: out.Retry.First, Max: out.Retry.Max, Rejected: out.Retry.Rejected,
 				Hold: out.Retry.Then == "hold"}})
 	}

@@ -31,8 +31,8 @@ type Snapshot struct {
 	Hash string // hex, 16 digits
 }
 
-// takeSnapshot copies the folder into one below parent.
-func takeSnapshot(cfg *config.Config, parent string) (Snapshot, error) {
+// takeSnapshot copies the folder into one below parent, which is not inUse: workers have that one.
+func takeSnapshot(cfg *config.Config, parent, inUse string) (Snapshot, error) {
 	parent, err := filepath.Abs(parent)
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("snapshot: %w", err)
@@ -53,7 +53,9 @@ func takeSnapshot(cfg *config.Config, parent string) (Snapshot, error) {
 	// One that is there already may have been changed since it was taken, so it is taken anew. What a worker has made
 	// impossible to remove stays, and this one goes by another name.
 	for _, name := range []string{s.Hash, s.Hash + "-" + rand.Text()} {
-		s.Dir = filepath.Join(parent, name)
+		if s.Dir = filepath.Join(parent, name); s.Dir == inUse {
+			continue
+		}
 		if err = confine.Clear(s.Dir); err == nil {
 			err = os.Rename(tmp, s.Dir)
 		}

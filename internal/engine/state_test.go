@@ -143,7 +143,7 @@ func TestSnapshotFollowsLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := takeSnapshot(cfg, filepath.Join(t.TempDir(), "code"))
+	s, err := takeSnapshot(cfg, filepath.Join(t.TempDir(), "code"), "")
 	if err != nil {
 		t.Fatal(err)
 	}

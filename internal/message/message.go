@@ -4,7 +4,9 @@
 package message
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -209,9 +211,9 @@ const (
 // Target is work that can be held: the routing of an inbound's messages, the runs of a handler, the deliveries of an
 // outbound or of one of its lanes.
 type Target struct {
-	Kind    string // KindInbound, KindHandler or KindOutbound
-	Name    string
-	Inbound string // of an outbound: its lane from this inbound alone; empty for all of its lanes
+	Kind    string `json:"kind"` // KindInbound, KindHandler or KindOutbound
+	Name    string `json:"name"`
+	Inbound string `json:"inbound,omitempty"` // of an outbound: its lane from this inbound alone; empty for all of its lanes
 }
 
 func (t Target) String() string {
@@ -221,11 +223,20 @@ func (t Target) String() string {
 	return t.Kind + " " + t.Name
 }
 
+// Compare orders targets as tables show them: inbounds, handlers, outbounds, by name and inbound each.
+func (t Target) Compare(other Target) int {
+	return cmp.Or(cmp.Compare(order(t.Kind), order(other.Kind)), cmp.Compare(t.Name, other.Name), cmp.Compare(t.Inbound, other.Inbound))
+}
+
+func order(kind string) int {
+	return slices.Index([]string{KindInbound, KindHandler, KindOutbound}, kind)
+}
+
 // Hold keeps work from going on until somebody releases it. It outlives the engine; what is held loses nothing.
 type Hold struct {
 	Target
-	Reason string // one line
-	Since  time.Time
+	Reason string    `json:"reason"` // one line
+	Since  time.Time `json:"since"`
 }
 
 // Names is what a configuration declares, as far as a replay needs it: each name, and each name that one had before

@@ -26,6 +26,8 @@ type Options struct {
 	Readers int
 	// KeepRefusals is how many refusals are kept, the newest ones; 0 means 10,000.
 	KeepRefusals int
+	// MustExist makes a store that is not there an error, fs.ErrNotExist, in place of a new one.
+	MustExist bool
 }
 
 // Store is the queue in one SQLite file. It satisfies store.Store: all methods are safe for concurrent use.
@@ -47,10 +49,17 @@ var _ store.Store = (*Store)(nil)
 // Close: a second Open, in this process or another, gets an error that wraps store.ErrLocked and names the owner's pid.
 // After an owner that did not close (a crash, a kill) the database is checked first, which reads all of it.
 //
-// Errors are of type *OpenError, around store.ErrLocked, ErrForeign, ErrSchema, ErrCorrupt, ErrPragma or the cause. ctx
+// Errors are of type *OpenError, around store.ErrLocked, fs.ErrNotExist (with MustExist), ErrForeign, ErrSchema, ErrCorrupt, ErrPragma or the cause. ctx
 // bounds the opening alone.
 func Open(ctx context.Context, path string, o Options) (*Store, error) {
-	full, err := prepare(path)
+	var err error
+	if o.MustExist {
+		_, err = os.Stat(path)
+	}
+	var full string
+	if err == nil {
+		full, err = prepare(path)
+	}
 	if err != nil {
 		return nil, openError(path, err)
 	}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/internal/control"
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
+)
+
+const whatIsHeld = "what: inbound, handler or outbound, and a NAME"
+
+func holdCommand(io stdio) *cobra.Command {
+	var dir, lane, reason string
+	cmd := &cobra.Command{
+		Use:   "hold inbound|handler|outbound NAME",
+		Short: "Keep an inbound's routing, a handler or an outbound from going on, until it is released",
+		Long: `Hold keeps work waiting until coppice release, also through restarts; nothing is lost meanwhile. Of an inbound no message is
+routed, though it still receives; a handler gets no message; an outbound sends nothing, or with --lane only what came by one
+inbound goes on. What is under way ends first.
+
+An engine that runs is told through its control socket; where none runs, the hold is written into the store.`,
+		Args: takes(2, 2, whatIsHeld), ValidArgsFunction: completeTargets(&dir),
+	}
+	configFlag(cmd, &dir)
+	cmd.Flags().StringVar(&lane, "lane", "", "of an outbound: only what came by the inbound `NAME`")
+	cmd.Flags().StringVar(&reason, "reason", "by hand", "`TEXT` that lanes and show tell")
+	return verb(cmd, func(cmd *cobra.Command, args []string) error {
+		t, err := targetOf(args, lane)
+		if err != nil {
+			return err
+		}
+		c, _, done, err := reach(cmd.Context(), io, dir)
+		if err != nil {
+			return err
+		}
+		defer done()
+		if err := c.Hold(cmd.Context(), t, reason); err != nil {
+			return undeclared(err)
+		}
+		fmt.Fprintf(io.out, "%s is held\n", printable(t.String()))
+		return nil
+	})
+}
+
+func releaseCommand(io stdio) *cobra.Command {
+	var dir, lane string
+	var bury, all, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "release inbound|handler|outbound NAME",
+		Short: "Let go on what was held",
+		Long: `Release ends the holds of an inbound, a handler, or an outbound with all of its lanes; --lane names one of these. What was held
+for failures in a row counts them from zero again.
+
+A delivery that was rejected with then = "hold" is sent again. With --dead-letter it becomes a dead letter, and its lane goes on
+with the one behind it.`,
+		Args: takes(0, 2, whatIsHeld), ValidArgsFunction: completeTargets(&dir),
+	}
+	configFlag(cmd, &dir)
+	f := cmd.Flags()
+	f.StringVar(&lane, "lane", "", "of an outbound: only the lane of the inbound `NAME`")
+	f.BoolVar(&bury, "dead-letter", false, "give up on the delivery for which a lane is held")
+	f.BoolVar(&all, "all", false, "release everything that is held")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	return verb(cmd, func(cmd *cobra.Command, args []string) error {
+		if all != (len(args) == 0) || len(args) == 1 || all && lane != "" {
+			return usage("release needs %s, or --all", whatIsHeld)
+		}
+		c, _, done, err := reach(cmd.Context(), io, dir)
+		if err != nil {
+			return err
+		}
+		defer done()
+		released, err := release(cmd.Context(), c, args, lane, bury)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(io.out, append([]message.Hold{}, released...))
+		}
+		for _, h := range released {
+			fmt.Fprintf(io.out, "%s is released; it was held since %s: %s\n", printable(h.Target.String()), clock(h.Since), printable(h.Reason))
+		}
+		if len(released) == 0 {
+			return errors.New("nothing of that was held: `coppice lanes` shows what is")
+		}
+		return nil
+	})
+}
+
+func release(ctx context.Context, c control.Commands, args []string, lane string, bury bool) ([]message.Hold, error) {
+	if len(args) > 0 {
+		t, err := targetOf(args, lane)
+		if err != nil {
+			return nil, err
+		}
+		return c.Release(ctx, t, bury)
+	}
+	s, err := c.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var released []message.Hold
+	for _, h := range s.Holds {
+		some, err := c.Release(ctx, h.Target, bury)
+		if err != nil {
+			return released, err
+		}
+		released = append(released, some...)
+	}
+	return released, nil
+}
+
+// targetOf makes a target of a verb's arguments.
+func targetOf(args []string, lane string) (message.Target, error) {
+	t := message.Target{Kind: args[0], Name: args[1], Inbound: lane}
+	switch t.Kind {
+	case message.KindInbound, message.KindHandler, message.KindOutbound:
+	default:
+		return t, usage("%q is none of inbound, handler, outbound", t.Kind)
+	}
+	if lane != "" && t.Kind != message.KindOutbound {
+		return t, usage("--lane goes with an outbound: only an outbound has lanes")
+	}
+	return t, nil
+}
+
+// undeclared adds a hint to an error about a name.
+func undeclared(err error) error {
+	if errors.Is(err, store.ErrUndeclared) {
+		return fmt.Errorf("%w\n  hint: coppice.toml has the names", err)
+	}
+	return err
+}
+
+// completeTargets lets a shell complete a kind, and then a name of it.
+func completeTargets(dir *string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			return []string{message.KindInbound, message.KindHandler, message.KindOutbound}, cobra.ShellCompDirectiveNoFileComp
+		case 1:
+			return declaredNames(*dir, args[0]), cobra.ShellCompDirectiveNoFileComp
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// names lets a shell complete a flag to the names of a kind.
+func names(cmd *cobra.Command, flag string, dir *string, kind string) {
+	// an error only for a flag that is not there
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return declaredNames(*dir, kind), cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// declaredNames lists what a folder's configuration declares of a kind; nothing if it cannot be read.
+func declaredNames(dir, kind string) (list []string) {
+	cfg, err := config.Load(dir, os.LookupEnv)
+	if err != nil {
+		return nil
+	}
+	switch kind {
+	case message.KindInbound:
+		for _, in := range cfg.Inbounds {
+			list = append(list, in.Name)
+		}
+	case message.KindHandler:
+		for _, h := range cfg.Handlers {
+			list = append(list, h.Name)
+		}
+	case message.KindOutbound:
+		for _, out := range cfg.Outbounds {
+			list = append(list, out.Name)
+		}
+	}
+	return list
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func reloadCommand(io stdio) *cobra.Command {
+	var dir string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "reload",
+		Short: "Have the running engine go on with the configuration and the code of now",
+		Long: `Reload has an engine that runs read coppice.toml and the code of its folder again. It is all or nothing: the file is read as
+coppice check reads it, every worker of the new code is started, and if anything is wrong the engine goes on as it was.
+
+What is under way ends under the old code, for which it has five seconds, or is done again under the new one; the queue goes on
+under the new one. Connections that did not change stay open. One that did, on the same address, is closed for a moment.
+${NAME} stands for what the engine's environment held when it started. [store] cannot be changed by a reload.
+
+Names are identity: a reload that drops a name for which work waits is refused, unless the one that takes its place says
+was = ["old name"].`,
+		Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	configFlag(cmd, &dir)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return verb(cmd, func(cmd *cobra.Command, _ []string) error {
+		c, _, done, err := reach(cmd.Context(), io, dir)
+		if err != nil {
+			return err
+		}
+		defer done()
+		r, err := c.Reload(cmd.Context())
+		switch {
+		case err != nil:
+			return fmt.Errorf("not reloaded; the engine goes on as it was\n%w", err)
+		case asJSON:
+			return printJSON(io.out, r)
+		}
+		for _, change := range r.Changed {
+			fmt.Fprintln(io.out, printable(change))
+		}
+		if len(r.Changed) == 0 {
+			fmt.Fprintln(io.out, "nothing changed")
+		}
+		if r.Renamed > 0 {
+			fmt.Fprintf(io.out, "%d waiting parts of messages have a new name\n", r.Renamed)
+		}
+		fmt.Fprintln(io.out, "reloaded: the code is", printable(r.Code))
+		return nil
+	})
+}

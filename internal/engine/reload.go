@@ -1,0 +1,297 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"time"
+
+	"coppice.dev/coppice/internal/config"
+	"coppice.dev/coppice/internal/confine"
+	"coppice.dev/coppice/internal/connect"
+	"coppice.dev/coppice/internal/control"
+	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/pipeline"
+)
+
+// desk is what carries out commands under the configuration of now.
+func (e *Engine) desk() desk {
+	g := e.now.Load()
+	return desk{cfg: g.cfg, store: e.store, mover: g.pipeline}
+}
+
+var _ control.Commands = (*Engine)(nil)
+
+// Status says what waits; see control.Commands.
+func (e *Engine) Status(ctx context.Context) (control.Status, error) {
+	s, err := status(ctx, e.store, e.rates.last(time.Now()))
+	if since := e.since.Load(); since != nil {
+		s.Running, s.Since = true, *since
+	}
+	return s, err
+}
+
+// Hold holds a target; see control.Commands.
+func (e *Engine) Hold(ctx context.Context, t message.Target, reason string) error {
+	return e.desk().hold(ctx, t, reason)
+}
+
+// Release ends holds; see control.Commands.
+func (e *Engine) Release(ctx context.Context, t message.Target, bury bool) ([]message.Hold, error) {
+	return e.desk().mover.Release(ctx, t, bury)
+}
+
+// Replay makes a new attempt of what failed; see control.Commands.
+func (e *Engine) Replay(ctx context.Context, id message.ID) (message.Replay, error) {
+	d := e.desk()
+	return d.mover.Replay(ctx, id, namesOf(d.cfg))
+}
+
+// Resubmit receives a message again; see control.Commands.
+func (e *Engine) Resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error) {
+	return e.desk().resubmit(ctx, id, body)
+}
+
+// Reload reads the configuration and the code again and goes on with them; see control.Commands. It is all or nothing: what
+// can be wrong is tried first, each worker is started, and until the pipelines change places the old one works as if nothing
+// were. What is under way then has drainGrace to end under the old one; what has not ended by then is done again under the new.
+// A connection that did not change keeps its socket. One that did, at the address that it had, is closed for a moment.
+// Errors are *config.Error and config.Errors, with a place in the file, those of the system, and control.ErrStopping.
+func (e *Engine) Reload(ctx context.Context) (control.Reloaded, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running == nil {
+		return control.Reloaded{}, control.ErrStopping
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(e.running.ctx, func() { cancel(control.ErrStopping) })()
+	r := &reload{e: e, old: e.now.Load()}
+	if err := r.prepare(ctx); err != nil {
+		r.drop()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return control.Reloaded{}, err
+	}
+	return r.done, r.change(ctx)
+}
+
+// reload is one change from an old generation to a new one.
+type reload struct {
+	e        *Engine
+	old, new *generation
+	late     []config.Inbound // those that take an address which another one has to let go of first
+	done     control.Reloaded
+}
+
+// prepare makes all of the new generation that can be there beside the old one.
+func (r *reload) prepare(ctx context.Context) error {
+	cfg, err := config.Load(r.old.cfg.File, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	if cfg.Store != r.old.cfg.Store {
+		return cfg.Errorf([]string{"store"}, "stop the engine, and start it again", "[store] cannot be changed by a reload")
+	}
+	if err := orphans(ctx, cfg, r.e.store); err != nil {
+		return err
+	}
+	r.new = &generation{number: r.old.number + 1, cfg: cfg, inbounds: map[string]connect.Inbound{}, outbounds: map[string]connect.Outbound{}}
+	if err := r.e.load(ctx, r.new, r.old.code.Dir); err != nil {
+		return err
+	}
+	var errs config.Errors
+	for _, p := range r.new.workers.pools {
+		if err := p.Boot(ctx); err != nil {
+			errs = append(errs, bootProblem(cfg, p, err))
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if len(errs) > 0 {
+		return errs
+	}
+	return r.connect(ctx)
+}
+
+// connect takes over the connections that did not change, and makes the others.
+func (r *reload) connect(ctx context.Context) error {
+	for _, out := range r.new.cfg.Outbounds {
+		if before := find(r.old.cfg.Outbounds, out.Name, outboundName); before != nil && sameOutbound(*before, out) {
+			r.new.outbounds[out.Name] = r.old.outbounds[out.Name]
+		} else if err := r.e.connectOutbound(r.new, out); err != nil {
+			return err
+		}
+	}
+	var leaving []config.Inbound
+	for _, in := range r.old.cfg.Inbounds {
+		if after := find(r.new.cfg.Inbounds, in.Name, inboundName); after == nil || !sameInbound(in, *after) {
+			leaving = append(leaving, in)
+		}
+	}
+	for _, in := range r.new.cfg.Inbounds {
+		if before := find(r.old.cfg.Inbounds, in.Name, inboundName); before != nil && sameInbound(*before, in) {
+			r.new.inbounds[in.Name] = r.old.inbounds[in.Name]
+			continue
+		}
+		if len(leaving) > 0 { // perhaps at an address of theirs
+			r.late = append(r.late, in)
+			if _, err := r.e.inbound(in); err != nil {
+				return r.new.cfg.Errorf(inboundPlace(in), "", "%v", told(r.new.cfg, inboundPlace(in), err))
+			}
+		} else if err := r.e.listen(ctx, r.new, in); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// change puts the new generation in the place of the old one, or everything back.
+func (r *reload) change(ctx context.Context) error {
+	e, run := r.e, r.e.running
+	var ended []config.Inbound
+	for _, in := range r.old.cfg.Inbounds {
+		if r.old.inbounds[in.Name] != r.new.inbounds[in.Name] {
+			run.end(in.Name)
+			ended = append(ended, in)
+		}
+	}
+	var err error
+	for _, in := range r.late {
+		if err == nil {
+			err = e.listen(ctx, r.new, in)
+		}
+	}
+	r.new.pipeline = pipeline.New(e.pipelineConfig(r.new))
+	if err == nil {
+		e.now.Store(r.new) // messages that come from here on wait for it in the store
+		run.moving.end()
+		// Work may have come for a name that is dropped since the first look; none comes now.
+		if err = orphans(ctx, r.new.cfg, e.store); err == nil {
+			r.done.Renamed, err = rename(ctx, r.new.cfg, e.store)
+		}
+		if err != nil {
+			r.old.pipeline = pipeline.New(e.pipelineConfig(r.old))
+			e.now.Store(r.old)
+			run.move(run.ctx, r.old.pipeline)
+		}
+	}
+	if err != nil {
+		r.drop()
+		return errors.Join(err, r.restore(ctx, ended))
+	}
+	run.move(run.ctx, r.new.pipeline)
+	for name, in := range r.new.inbounds {
+		if run.receiving[name] == nil {
+			run.receive(name, in)
+			e.log.Info("listening", "inbound", name, "at", in.Addr())
+		}
+	}
+	r.finish()
+	return nil
+}
+
+// restore has the inbounds of the old generation listen again. One that cannot is an error, and ends the engine: it would
+// receive no more, unseen.
+func (r *reload) restore(ctx context.Context, ended []config.Inbound) error {
+	for _, in := range ended {
+		if err := r.e.listen(context.WithoutCancel(ctx), r.old, in); err != nil {
+			err = fmt.Errorf("inbound %s, which a reload closed, cannot be opened again: %w", in.Name, err)
+			r.e.running.fail(err)
+			return err
+		}
+		r.e.running.receive(in.Name, r.old.inbounds[in.Name])
+	}
+	return nil
+}
+
+// drop lets go of a new generation that is not to be.
+func (r *reload) drop() {
+	if r.new == nil {
+		return
+	}
+	if err := r.new.release(true, r.old); err != nil {
+		r.e.log.Warn("reload: what is not used is not gone", "err", err)
+	}
+	r.clear(r.new, r.old)
+}
+
+// finish lets go of the old generation, and tells.
+func (r *reload) finish() {
+	e := r.e
+	if err := r.old.release(false, r.new); err != nil {
+		e.log.Warn("reload: what was before is not gone", "err", err)
+	}
+	r.clear(r.old, r.new)
+	r.done.Code, r.done.Changed = r.new.code.Hash, r.changes()
+	e.log.Info("reloaded", "config", r.new.cfg.File, "code", r.done.Code, "changed", len(r.done.Changed), "renamed", r.done.Renamed)
+}
+
+// clear removes the folders of a generation that is gone.
+func (r *reload) clear(gone, stays *generation) {
+	if stays.code.Dir == "" || gone.code.Dir == "" {
+		return // its own snapshot was not taken
+	}
+	if err := errors.Join(dropSnapshots(stays.code), confine.Clear(gone.sdk)); err != nil {
+		r.e.log.Warn("reload: folders of what is gone are not cleared", "err", err)
+	}
+}
+
+// changes lists what the reload changed, in the order of the configurations.
+func (r *reload) changes() (list []string) {
+	if r.old.code.Hash != r.new.code.Hash {
+		list = append(list, "code: "+r.old.code.Hash+" to "+r.new.code.Hash)
+	}
+	list = append(list, changed(message.KindInbound, r.old.cfg.Inbounds, r.new.cfg.Inbounds, inboundName)...)
+	list = append(list, changed(message.KindHandler, r.old.cfg.Handlers, r.new.cfg.Handlers, handlerName)...)
+	list = append(list, changed(message.KindOutbound, r.old.cfg.Outbounds, r.new.cfg.Outbounds, outboundName)...)
+	if r.old.cfg.Sandbox != r.new.cfg.Sandbox {
+		list = append(list, "sandbox: changed")
+	}
+	return list
+}
+
+func changed[T any](kind string, old, now []T, name func(T) string) (list []string) {
+	for _, t := range now {
+		switch before := find(old, name(t), name); {
+		case before == nil:
+			list = append(list, kind+" "+name(t)+": new")
+		case !reflect.DeepEqual(*before, t):
+			list = append(list, kind+" "+name(t)+": changed")
+		}
+	}
+	for _, t := range old {
+		if find(now, name(t), name) == nil {
+			list = append(list, kind+" "+name(t)+": gone")
+		}
+	}
+	return list
+}
+
+func inboundName(in config.Inbound) string    { return in.Name }
+func handlerName(h config.Handler) string     { return h.Name }
+func outboundName(out config.Outbound) string { return out.Name }
+
+// find returns what has a name; nil if nothing does.
+func find[T any](list []T, name string, of func(T) string) *T {
+	for i := range list {
+		if of(list[i]) == name {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// sameInbound says whether two inbounds are one connection: who routes its messages is not of it.
+func sameInbound(a, b config.Inbound) bool {
+	return reflect.DeepEqual(a.MLLP, b.MLLP) && reflect.DeepEqual(a.File, b.File)
+}
+
+// sameOutbound says whether two outbounds are one connection: when it is tried again is not of it.
+func sameOutbound(a, b config.Outbound) bool {
+	return reflect.DeepEqual(a.MLLP, b.MLLP) && reflect.DeepEqual(a.File, b.File)
+}
