@@ -22,6 +22,7 @@ type held struct {
 	Why     string     `json:"why"`
 	NextTry *time.Time `json:"next_try,omitempty"` // if the store has it
 	Cut     int        `json:"cut,omitempty"`      // the story, for coppice explain
+	Release string     `json:"release,omitempty"`  // what coppice release takes to let it go on
 }
 
 func (h held) String() string {
@@ -32,14 +33,19 @@ func (h held) String() string {
 	if h.Cut != 0 {
 		s += fmt.Sprintf(" (coppice explain %d)", h.Cut)
 	}
+	if h.Release != "" {
+		s += "; coppice release " + h.Release
+	}
 	return s
 }
 
-// holds are what keeps messages from going on, as the disk tells it: a delivery that is to be tried again, from the store, and a
-// worker that could not start when it was last tried, from the flight records. Neither says whether an engine runs just now.
+// holds are what keeps messages from going on, as the disk tells it: a delivery that is to be tried again and what was held until
+// it is released, from the store, and a worker that could not start when it was last tried, from the flight records. None says
+// whether an engine runs just now.
 type holds struct {
 	records []flight.Record
 	heads   []message.Delivery // of all lanes
+	held    map[message.Target]message.Hold
 }
 
 func readHolds(ctx context.Context, cfg *config.Config, r store.Reader) (h holds, err error) {
@@ -53,7 +59,25 @@ func readHolds(ctx context.Context, cfg *config.Config, r store.Reader) (h holds
 		}
 		h.heads = append(h.heads, heads...)
 	}
-	return h, nil
+	list, err := r.Holds(ctx)
+	h.held = map[message.Target]message.Hold{}
+	for _, hold := range list {
+		h.held[hold.Target] = hold
+	}
+	return h, err
+}
+
+// until adds the hold of a target, if there is one.
+func (h *holds) until(out []held, what string, t message.Target) []held {
+	hold, ok := h.held[t]
+	if !ok {
+		return out
+	}
+	order := t.Kind + " " + t.Name
+	if t.Inbound != "" {
+		order += " --lane " + t.Inbound
+	}
+	return append(out, held{What: what, Why: "held since " + clock(hold.Since) + ": " + hold.Reason, Release: order})
 }
 
 // readRecords reads all flight records, oldest first. What is spoilt, or is removed meanwhile, is left out: coppice explain says so.
@@ -79,15 +103,21 @@ func (h *holds) of(t store.Timeline) (out []held) {
 		return nil
 	}
 	if m.Disposition == message.Received {
+		out = h.until(out, "router", message.Target{Kind: message.KindInbound, Name: m.Inbound})
 		out = h.unstarted(out, "router", m, func(worker string) bool { return worker == "router of inbound "+m.Inbound })
 	}
 	for _, r := range t.Runs {
 		if r.State == message.RunPending {
+			out = h.until(out, "handler "+r.Handler, message.Target{Kind: message.KindHandler, Name: r.Handler})
 			out = h.unstarted(out, "handler "+r.Handler, m, func(worker string) bool { return serves(worker, r.Handler, m.Inbound) })
 		}
 	}
 	for _, d := range t.Deliveries {
 		if d.State == message.Ready {
+			what, target := fmt.Sprintf("delivery %d to %s", d.Number, d.Outbound), message.Target{Kind: message.KindOutbound, Name: d.Outbound}
+			out = h.until(out, what, target)
+			target.Inbound = d.Inbound
+			out = h.until(out, what, target)
 			out = h.behind(out, m, d)
 		}
 	}

@@ -29,8 +29,8 @@ func messagesCommand(io stdio) *cobra.Command {
 stopped one.
 
 Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED and ERROR are final. HELD says of one that is under
-way that it waits: for a worker that could not start when it was last tried, or for a delivery that is to be tried again, its own
-or one before it in its lane.`,
+way that it waits: for a worker that could not start when it was last tried, for a delivery that is to be tried again, its own
+or one before it in its lane, or until coppice release.`,
 		Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	configFlag(cmd, &dir)
@@ -135,16 +135,14 @@ type listed struct {
 	SHA256      string              `json:"sha256"`
 	Disposition message.Disposition `json:"disposition"`
 	Reason      string              `json:"reason,omitempty"`
+	Resubmits   message.ID          `json:"resubmits,omitempty"`
 	Held        []held              `json:"held,omitempty"`
 }
 
 func forMachines(m message.Message, waits []held) listed {
-	l := listed{ID: m.ID, Inbound: m.Inbound, Peer: m.Peer, Type: m.Type, ControlID: m.ControlID, Received: m.Received,
-		Size: m.Size, SHA256: m.SHA256, Disposition: m.Disposition, Reason: m.Reason, Held: waits}
-	if !m.Ended.IsZero() {
-		l.Ended = &m.Ended
-	}
-	return l
+	return listed{ID: m.ID, Inbound: m.Inbound, Peer: m.Peer, Type: m.Type, ControlID: m.ControlID, Received: m.Received,
+		Size: m.Size, SHA256: m.SHA256, Disposition: m.Disposition, Reason: m.Reason, Held: waits, Resubmits: m.Resubmits,
+		Ended: someTime(m.Ended)}
 }
 
 func printMessages(ctx context.Context, io stdio, cfg *config.Config, r store.Reader, q store.Query, asJSON bool) error {

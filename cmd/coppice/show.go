@@ -116,6 +116,12 @@ func showText(io stdio, t store.Timeline, h holds) error {
 	for _, c := range h.cutsOf(m.ID) {
 		p("  cut       %s: %s (coppice explain %d)", printable(c.Worker), printable(short(c)), c.ID)
 	}
+	if m.Resubmits != 0 {
+		p("  resubmits message %d", m.Resubmits)
+	}
+	for _, id := range t.Resubmits {
+		p("  resubmitted as message %d", id)
+	}
 	p("  type      %s  control id %s", orNone(m.Type), orNone(m.ControlID))
 	p("  body      %d bytes, sha256 %s", m.Size, m.SHA256)
 	for _, name := range slices.Sorted(maps.Keys(t.Tags)) {
@@ -155,6 +161,9 @@ func showRun(p func(string, ...any), r message.Run) {
 			line += ", code " + r.Outcome.Code
 		}
 	}
+	if !r.Replayed.IsZero() {
+		line += " (replayed " + clock(r.Replayed) + ")"
+	}
 	p("%s", line)
 	if r.Outcome.Reason != "" {
 		p("  why       %s", printable(r.Outcome.Reason))
@@ -167,7 +176,11 @@ func showRun(p func(string, ...any), r message.Run) {
 }
 
 func showDelivery(p func(string, ...any), d message.Delivery) {
-	p("delivery %d to %s by %s  %s", d.Number, d.Outbound, d.Handler, d.State)
+	line := fmt.Sprintf("delivery %d to %s by %s  %s", d.Number, d.Outbound, d.Handler, d.State)
+	if !d.Replayed.IsZero() {
+		line += " (replayed " + clock(d.Replayed) + ")"
+	}
+	p("%s", line)
 	if d.Receipt != "" {
 		p("  receipt   %s", printable(d.Receipt))
 	}
@@ -214,6 +227,8 @@ type runJSON struct {
 	Attempts  int              `json:"attempts"`
 	TookNS    int64            `json:"took_ns,omitempty"` // absent where it is not known, as of most that failed
 	Code      string           `json:"code,omitempty"`
+	Ended     *time.Time       `json:"ended,omitempty"`
+	Replayed  *time.Time       `json:"replayed,omitempty"` // when a new attempt took its place
 }
 
 // cutJSON is one cut of a worker that had the message; coppice explain has its story.
@@ -235,7 +250,16 @@ type deliveryJSON struct {
 	Reason   string                `json:"reason,omitempty"`
 	NextTry  *time.Time            `json:"next_try,omitempty"`
 	Ended    *time.Time            `json:"ended,omitempty"`
+	Replayed *time.Time            `json:"replayed,omitempty"` // when a new attempt took its place
 	Body     []byte                `json:"body,omitempty"`
+}
+
+// someTime is a time for JSON, which leaves out a zero one.
+func someTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }
 
 func timelineJSON(t store.Timeline, h holds) any {
@@ -245,14 +269,15 @@ func timelineJSON(t store.Timeline, h holds) any {
 		Tags       map[string]string `json:"tags,omitempty"`
 		Runs       []runJSON         `json:"runs"`
 		Deliveries []deliveryJSON    `json:"deliveries"`
+		Again      []message.ID      `json:"resubmitted_as,omitempty"`
 		Body       []byte            `json:"body"`
-	}{listed: forMachines(t.Message, h.of(t)), Tags: t.Tags, Runs: []runJSON{}, Deliveries: []deliveryJSON{}, Body: t.Message.Body}
+	}{listed: forMachines(t.Message, h.of(t)), Tags: t.Tags, Again: t.Resubmits, Runs: []runJSON{}, Deliveries: []deliveryJSON{}, Body: t.Message.Body}
 	for _, c := range h.cutsOf(t.Message.ID) {
 		out.Cuts = append(out.Cuts, cutJSON{c.ID, c.Worker, c.Kind, c.Why})
 	}
 	for _, r := range t.Runs {
 		j := runJSON{Handler: r.Handler, State: r.State, Reason: r.Outcome.Reason, Attempts: r.Outcome.Attempts,
-			TookNS: int64(r.Outcome.Took), Code: r.Outcome.Code}
+			TookNS: int64(r.Outcome.Took), Code: r.Outcome.Code, Ended: someTime(r.Ended), Replayed: someTime(r.Replayed)}
 		if f := r.Outcome.Fault; f != nil {
 			j.Kind, j.Type, j.Text, j.Traceback = f.Kind, f.Type, f.Text, f.Traceback
 		}
@@ -260,12 +285,9 @@ func timelineJSON(t store.Timeline, h holds) any {
 	}
 	for _, d := range sent(t) {
 		j := deliveryJSON{Number: d.Number, Name: d.Name(), Outbound: d.Outbound, Handler: d.Handler, State: d.State,
-			Attempts: d.Attempts, Receipt: d.Receipt, Reason: d.Reason, Body: d.Body}
-		if d.State == message.Ready && !d.NextTry.IsZero() {
-			j.NextTry = &d.NextTry
-		}
-		if !d.Ended.IsZero() {
-			j.Ended = &d.Ended
+			Attempts: d.Attempts, Receipt: d.Receipt, Reason: d.Reason, Body: d.Body, Ended: someTime(d.Ended), Replayed: someTime(d.Replayed)}
+		if d.State == message.Ready {
+			j.NextTry = someTime(d.NextTry)
 		}
 		out.Deliveries = append(out.Deliveries, j)
 	}

@@ -3,7 +3,6 @@ package pipeline
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -113,12 +112,10 @@ func (p *Pipeline) look(of message.Target) {
 
 // Replay makes a new attempt of what failed of a message; see store.Store.
 func (p *Pipeline) Replay(ctx context.Context, id message.ID, names message.Names) (message.Replay, error) {
-	r, err := p.cfg.Store.Replay(ctx, id, names)
-	for work := range p.wake { // after an error, too: the commit may have happened
-		p.kick(work)
-	}
-	if err != nil {
-		return r, fmt.Errorf("replay: %w", err)
-	}
-	return r, nil
+	defer func() {
+		for work := range p.wake { // after an error, too: the commit may have happened
+			p.kick(work)
+		}
+	}()
+	return p.cfg.Store.Replay(ctx, id, names)
 }
