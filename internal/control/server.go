@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,7 @@ import (
 const (
 	maxOrder    = 96 << 20 // a body of 64 MiB in base64, with room
 	maxConns    = 32
+	maxRefusals = 8
 	idleTimeout = 30 * time.Second
 	readTimeout = 30 * time.Second
 	// StopWithin is how long after the end of its context a Serve may take.
@@ -71,7 +73,7 @@ func Serve(ctx context.Context, l net.Listener, c Commands, log *slog.Logger) er
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &http.Server{Handler: handler(c), ReadTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
+	s := &http.Server{Handler: handler(c, maxOrder), ReadTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
 	stopped := make(chan struct{})
 	defer context.AfterFunc(ctx, func() {
@@ -82,7 +84,9 @@ func Serve(ctx context.Context, l net.Listener, c Commands, log *slog.Logger) er
 			s.Close()
 		}
 	})()
-	err := s.Serve(&screened{Listener: l, log: log, slots: make(chan struct{}, maxConns)})
+	door := &screened{Listener: l, log: log, slots: make(chan struct{}, maxConns), refusals: make(chan struct{}, maxRefusals)}
+	defer door.refusing.Wait()
+	err := s.Serve(door)
 	if ctx.Err() != nil {
 		<-stopped
 		return nil
@@ -93,8 +97,10 @@ func Serve(ctx context.Context, l net.Listener, c Commands, log *slog.Logger) er
 // screened accepts the connections of those who may give orders, so many at a time.
 type screened struct {
 	net.Listener
-	log   *slog.Logger
-	slots chan struct{}
+	log      *slog.Logger
+	slots    chan struct{}
+	refusals chan struct{}
+	refusing sync.WaitGroup
 }
 
 func (s *screened) Accept() (net.Conn, error) {
@@ -105,7 +111,7 @@ func (s *screened) Accept() (net.Conn, error) {
 		}
 		if err := mayOrder(conn); err != nil {
 			s.log.Warn("control: refused", "why", err)
-			refuse(conn, err)
+			s.refuse(conn, err)
 			continue
 		}
 		select {
@@ -117,12 +123,25 @@ func (s *screened) Accept() (net.Conn, error) {
 	}
 }
 
-// refuse tells why, as an answer, without waiting for the question.
-func refuse(conn net.Conn, why error) {
-	defer conn.Close()
-	text, _ := json.Marshal(failure{Error: why.Error(), Kind: "refused"})
-	conn.SetWriteDeadline(time.Now().Add(time.Second))
-	fmt.Fprintf(conn, "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
+// refuse tells somebody why, once he has asked, and apart from those who may.
+func (s *screened) refuse(conn net.Conn, why error) {
+	select {
+	case s.refusals <- struct{}{}:
+	default:
+		conn.Close()
+		return
+	}
+	s.refusing.Go(func() {
+		defer func() { <-s.refusals }()
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(StopWithin))
+		if _, err := http.ReadRequest(bufio.NewReader(io.LimitReader(conn, 4<<10))); err != nil {
+			return
+		}
+		text, _ := json.Marshal(failure{Error: why.Error(), Kind: "refused"})
+		fmt.Fprintf(conn, "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			len(text), text)
+	})
 }
 
 type slotted struct {
@@ -173,18 +192,19 @@ var kinds = map[string]error{
 	"refused":        ErrRefused,
 }
 
-func handler(c Commands) http.Handler {
+// handler answers orders whose bodies have most bytes.
+func handler(c Commands, most int64) http.Handler {
 	mux := http.NewServeMux()
-	order(mux, "POST /hold", func(ctx context.Context, o holdOrder) (nothing, error) {
+	order(mux, most, "POST /hold", func(ctx context.Context, o holdOrder) (nothing, error) {
 		return nothing{}, c.Hold(ctx, o.Target, o.Reason)
 	})
-	order(mux, "POST /release", func(ctx context.Context, o releaseOrder) ([]message.Hold, error) {
+	order(mux, most, "POST /release", func(ctx context.Context, o releaseOrder) ([]message.Hold, error) {
 		return c.Release(ctx, o.Target, o.Bury)
 	})
-	order(mux, "POST /replay", func(ctx context.Context, o replayOrder) (message.Replay, error) {
+	order(mux, most, "POST /replay", func(ctx context.Context, o replayOrder) (message.Replay, error) {
 		return c.Replay(ctx, o.Message)
 	})
-	order(mux, "POST /resubmit", func(ctx context.Context, o resubmitOrder) (message.ID, error) {
+	order(mux, most, "POST /resubmit", func(ctx context.Context, o resubmitOrder) (message.ID, error) {
 		if o.Own {
 			o.Body = nil
 		} else if o.Body == nil {
@@ -192,17 +212,17 @@ func handler(c Commands) http.Handler {
 		}
 		return c.Resubmit(ctx, o.Message, o.Body)
 	})
-	order(mux, "POST /reload", func(ctx context.Context, _ nothing) (Reloaded, error) { return c.Reload(ctx) })
-	order(mux, "POST /status", func(ctx context.Context, _ nothing) (Status, error) { return c.Status(ctx) })
+	order(mux, most, "POST /reload", func(ctx context.Context, _ nothing) (Reloaded, error) { return c.Reload(ctx) })
+	order(mux, most, "POST /status", func(ctx context.Context, _ nothing) (Status, error) { return c.Status(ctx) })
 	return mux
 }
 
 // order adds an order to the ones that are answered.
-func order[Q, A any](mux *http.ServeMux, pattern string, do func(context.Context, Q) (A, error)) {
+func order[Q, A any](mux *http.ServeMux, most int64, pattern string, do func(context.Context, Q) (A, error)) {
 	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		var question Q
-		d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxOrder))
+		d := json.NewDecoder(http.MaxBytesReader(w, r.Body, most))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&question); err != nil {
 			answer(w, http.StatusBadRequest, failure{Error: "the order cannot be read: " + err.Error()})
