@@ -15,7 +15,7 @@ func reloadCommand(io stdio) *cobra.Command {
 		Long: `Reload has an engine that runs read coppice.toml and the code of its folder again. It is all or nothing: the file is read as
 coppice check reads it, every worker of the new code is started, and if anything is wrong the engine goes on as it was.
 
-What is under way ends under the old code, for which it has five seconds, or is done again under the new one; the queue goes on
+What is under way ends under the old code, for which it has three seconds, or is done again under the new one; the queue goes on
 under the new one. Connections that did not change stay open. One that did, on the same address, is closed for a moment.
 ${NAME} stands for what the engine's environment held when it started. [store] cannot be changed by a reload.
 

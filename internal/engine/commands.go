@@ -107,7 +107,9 @@ func maxMessageOf(cfg *config.Config, inbound string) int64 {
 }
 
 // StatusOf reads what waits and what is held in a store, beside its engine or without one.
-func StatusOf(ctx context.Context, r store.Reader) (control.Status, error) { return status(ctx, r, nil) }
+func StatusOf(ctx context.Context, r store.Reader) (control.Status, error) {
+	return status(ctx, r, nil)
+}
 
 // status lists lanes in which something waits or is held, or through which something went.
 func status(ctx context.Context, r store.Reader, rates map[message.Target]int64) (control.Status, error) {
@@ -206,7 +208,9 @@ func OpenStopped(ctx context.Context, cfg *config.Config) (*Stopped, error) {
 func (s *Stopped) Close() error { return s.desk.store.Close() }
 
 // Status says what waits; see control.Commands.
-func (s *Stopped) Status(ctx context.Context) (control.Status, error) { return StatusOf(ctx, s.desk.store) }
+func (s *Stopped) Status(ctx context.Context) (control.Status, error) {
+	return StatusOf(ctx, s.desk.store)
+}
 
 // Hold holds a target from the next start on; see control.Commands.
 func (s *Stopped) Hold(ctx context.Context, t message.Target, reason string) error {

@@ -26,7 +26,7 @@ import (
 
 // Times of a stop. Inbounds stop within connect.StopWithin; then the pipeline ends what it is at; then the workers go.
 const (
-	drainGrace = 5 * time.Second
+	drainGrace = 3 * time.Second
 	closeGrace = 10 * time.Second
 )
 
