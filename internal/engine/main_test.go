@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,26 +19,12 @@ import (
 // patience bounds every wait of these tests.
 const patience = 60 * time.Second
 
-// TestMain is also an engine, for the tests that kill one: see childEngine.
+// TestMain is also an engine, and the workers of one, for the tests that kill it: see crash_linux_test.go.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == "engine" {
-		runChild(os.Args[2])
+	if len(os.Args) > 1 {
+		again(os.Args[1:])
 	}
 	os.Exit(m.Run())
-}
-
-// runChild serves a folder until it is killed, and says where on stdout.
-func runChild(dir string) {
-	cfg, err := config.Load(dir, os.LookupEnv)
-	if err == nil {
-		var e *Engine
-		if e, err = Open(context.Background(), cfg, Options{}); err == nil {
-			fmt.Println(e.Addr("feed"))
-			err = e.Run(context.Background())
-		}
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
 }
 
 // needPython skips a test that cannot run without.
