@@ -223,7 +223,7 @@ func (w *world) settle(t *testing.T) {
 		}
 		all += int64(w.sent[in.Name])
 	}
-	counts := e.quiet(t, all)
+	counts := drained(t, e, all)
 	b := &books{world: w, want: map[string][]arrival{}, counts: map[message.Disposition]int64{}}
 	b.read(t, e.Store())
 	for d, n := range counts {
@@ -239,6 +239,33 @@ func (w *world) settle(t *testing.T) {
 		}
 	}
 	t.Logf("%v acknowledged, %v received by the engine, %v; repeats: %v", w.sent, b.received, counts, b.repeats)
+}
+
+// drained waits until the engine has n messages and none of them is under way, for as long as it gets on with them.
+func drained(t *testing.T, e *served, n int64) map[message.Disposition]int64 {
+	t.Helper()
+	left := int64(-1)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.Now().Add(patience); ; <-tick.C {
+		counts, err := e.Store().Counts(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all int64
+		for _, c := range counts {
+			all += c
+		}
+		under := counts[message.Received] + counts[message.Routed]
+		switch {
+		case all >= n && under == 0:
+			return counts
+		case under != left:
+			left, limit = under, time.Now().Add(patience)
+		case time.Now().After(limit):
+			t.Fatalf("the engine does not get on: %v", counts)
+		}
+	}
 }
 
 // books are what the store has, as it is to be.
