@@ -90,3 +90,16 @@ func Grace(ctx context.Context, d time.Duration) (context.Context, context.Cance
 	})
 	return late, func() { stop(); cancel() }
 }
+
+// UntilClosed returns a context that ends with ctx, and with closed. Call the function to release it.
+func UntilClosed(ctx context.Context, closed <-chan struct{}) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}

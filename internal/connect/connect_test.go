@@ -32,3 +32,21 @@ func TestGrace(t *testing.T) {
 		}
 	})
 }
+
+func TestOneLine(t *testing.T) {
+	for _, tc := range []struct {
+		in   string
+		max  int
+		want string
+	}{
+		{"plain", 10, "plain"},
+		{"a\r\n\x1b[2Jb", 30, `a\x0d\x0a\x1b[2Jb`},
+		{"\xff\u0085\u2028", 30, "\ufffd" + `\x85\u2028`},
+		{"0123456789abcdef", 10, "0123456789..."},
+		{"0123456789", 10, "0123456789"},
+	} {
+		if got := connect.OneLine(tc.in, tc.max); got != tc.want {
+			t.Errorf("%q: %q, want %q", tc.in, got, tc.want)
+		}
+	}
+}

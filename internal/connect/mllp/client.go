@@ -2,6 +2,7 @@ package mllp
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"coppice.dev/coppice/internal/connect"
+	"coppice.dev/coppice/internal/connect/secure"
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
 )
@@ -45,15 +48,17 @@ type Client struct {
 
 // Dial connects to addr, "host:port". Without a deadline in ctx it tries for DefaultConnectTimeout.
 func Dial(ctx context.Context, addr string) (*Client, error) {
-	return dial(ctx, addr, DefaultMaxReply)
+	return dial(ctx, addr, nil, DefaultMaxReply)
 }
 
-func dial(ctx context.Context, addr string, maxReply int64) (*Client, error) {
-	d := net.Dialer{Timeout: DefaultConnectTimeout}
-	if _, ok := ctx.Deadline(); ok {
-		d.Timeout = 0
+// dial also greets with TLS, unless the configuration for it is nil.
+func dial(ctx context.Context, addr string, tls func(host string) *tls.Config, maxReply int64) (*Client, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, DefaultConnectTimeout)
+		defer cancel()
 	}
-	conn, err := d.DialContext(ctx, "tcp", addr)
+	conn, err := secure.Dial(ctx, addr, tls)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -101,7 +106,7 @@ func (c *Client) Exchange(ctx context.Context, body []byte) (hl7.Acknowledgement
 	}
 	if id != "" && strings.TrimSpace(ack.ControlID) != id {
 		return hl7.Acknowledgement{}, c.fail(fmt.Errorf("%w: %q, not %q", ErrForeign,
-			oneLine(ack.ControlID, 64), oneLine(id, 64)))
+			connect.OneLine(ack.ControlID, 64), connect.OneLine(id, 64)))
 	}
 	return ack, nil
 }
@@ -223,7 +228,7 @@ func (c *Client) fail(err error) error {
 	if c.err == nil {
 		c.err = err
 		close(c.dead)
-		_ = c.conn.Close() // the error that matters is c.err
+		_ = secure.Cut(c.conn) // the error that matters is c.err
 	}
 	return c.err
 }

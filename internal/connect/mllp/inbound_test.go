@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,37 +35,6 @@ func TestListenTellsOfATakenAddress(t *testing.T) {
 	if err := second.Listen(t.Context()); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("Listen = %v, want address in use", err)
 	}
-}
-
-// One message, cut in two at every byte.
-func TestSplitAtEveryByte(t *testing.T) {
-	sink := connecttest.NewSink()
-	in, _ := serve(t, InboundConfig{}, sink)
-	peer := connectRaw(t, in.Addr())
-	block := frame(adt("7"))
-	for cut := range block {
-		peer.send(block[:cut])
-		peer.send(block[cut:])
-		peer.wantAck(hl7.AA, "7")
-	}
-}
-
-// The whole load in one write: as many answers, in order.
-func TestJoined(t *testing.T) {
-	sink := connecttest.NewSink()
-	in, _ := serve(t, InboundConfig{}, sink)
-	peer := connectRaw(t, in.Addr())
-	var stream []byte
-	var want [][]byte
-	for i := range 10 {
-		want = append(want, adt(strconv.Itoa(i)))
-		stream = append(append(stream, frame(want[i])...), "\r\n \x00"[:i%5]...)
-	}
-	peer.send(stream)
-	for i := range want {
-		peer.wantAck(hl7.AA, strconv.Itoa(i))
-	}
-	wantBodies(t, sink, want...)
 }
 
 func TestLoad(t *testing.T) {
@@ -156,71 +124,6 @@ func TestRecordedAndClosed(t *testing.T) {
 	}
 }
 
-// A frame that drips in is late by its first byte's time, however steadily it drips. Red with the deadline set anew at each
-// read.
-func TestSlow(t *testing.T) {
-	sink := connecttest.NewSink()
-	in, _ := serve(t, InboundConfig{FrameTimeout: 150 * time.Millisecond}, sink)
-	peer := connectRaw(t, in.Addr())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for _, err := peer.Write([]byte{blockStart}); err == nil; _, err = peer.Write([]byte("x")) {
-			<-tick.C
-		}
-	}()
-	sink.AwaitRefusals(t, 1)
-	<-ended
-}
-
-func TestIdle(t *testing.T) {
-	sink := connecttest.NewSink()
-	in, _ := serve(t, InboundConfig{IdleTimeout: 50 * time.Millisecond}, sink)
-	connectRaw(t, in.Addr()).wantClosed()
-	if got := sink.Refusals(); len(got) != 0 {
-		t.Errorf("refusals %+v, want none", got)
-	}
-}
-
-// What is cut off inside a block was never acknowledged; it is on record.
-func TestCutOff(t *testing.T) {
-	for name, linger := range map[string]int{"half-closed": -1, "reset": 0} {
-		t.Run(name, func(t *testing.T) {
-			sink := connecttest.NewSink()
-			in, _ := serve(t, InboundConfig{}, sink)
-			peer := connectRaw(t, in.Addr())
-			peer.send(append(frame(adt("1")), blockStart, 'M'))
-			peer.wantAck(hl7.AA, "1") // so that the reader is inside of the second block
-			conn := peer.Conn.(*net.TCPConn)
-			if linger == 0 {
-				_ = conn.SetLinger(0)
-				_ = conn.Close()
-			} else {
-				_ = conn.CloseWrite()
-				defer peer.wantClosed()
-			}
-			sink.AwaitRefusals(t, 1)
-			wantBodies(t, sink, adt("1"))
-		})
-	}
-}
-
-// A peer that closes its sending half after the last message still gets its answers.
-func TestHalfClosedAfterTheLast(t *testing.T) {
-	sink := connecttest.NewSink()
-	in, _ := serve(t, InboundConfig{}, sink)
-	peer := connectRaw(t, in.Addr())
-	peer.send(append(frame(adt("1")), frame(adt("2"))...))
-	if err := peer.Conn.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	peer.wantAck(hl7.AA, "1")
-	peer.wantAck(hl7.AA, "2")
-	peer.wantClosed()
-}
-
 // A peer that never reads its answers is closed when they fill its buffers, and holds up nobody. Red without the write
 // deadline.
 func TestNeverReads(t *testing.T) {
@@ -275,42 +178,6 @@ func TestStopWhateverPeersDo(t *testing.T) {
 	}
 }
 
-// A hundred connections of every bad kind, some still open and more than the inbound may have, then a good one. Red with
-// admit refusing at the limit, whoever holds the places.
-func TestHundredBadConnections(t *testing.T) {
-	sink := connecttest.NewSink()
-	in, _ := serve(t, InboundConfig{MaxConnections: 8}, sink)
-	kinds := []string{"", "\x0b", "\x0bMSH|^~\\&|", "GET /", "\x00\x00", "\x0b\x1c\r", "\xff\xfe"}
-	for i := range 100 {
-		bad := connectRaw(t, in.Addr())
-		_, _ = bad.Write([]byte(kinds[i%len(kinds)])) // it may have been evicted
-		if i%3 == 0 {
-			_ = bad.Close()
-		}
-	}
-	good := connectRaw(t, in.Addr())
-	good.send(frame(adt("good")))
-	good.wantAck(hl7.AA, "good")
-	wantBodies(t, sink, adt("good"))
-}
-
-// Connections that brought messages keep their places; a new one is closed.
-func TestTooManyGoodConnections(t *testing.T) {
-	sink := connecttest.NewSink()
-	in, _ := serve(t, InboundConfig{MaxConnections: 2}, sink)
-	var good []raw
-	for i := range 2 {
-		good = append(good, connectRaw(t, in.Addr()))
-		good[i].send(frame(adt("1")))
-		good[i].wantAck(hl7.AA, "1")
-	}
-	connectRaw(t, in.Addr()).wantClosed()
-	for _, p := range good {
-		p.send(frame(adt("2")))
-		p.wantAck(hl7.AA, "2")
-	}
-}
-
 func TestAckModes(t *testing.T) {
 	for _, tc := range []struct {
 		mode                  AckMode
@@ -348,22 +215,4 @@ func TestAckNoneStaysOpen(t *testing.T) {
 	wantBodies(t, sink, adt("1"), adt("2"))
 	served.Stop(t)
 	peer.wantClosed()
-}
-
-func TestOneLine(t *testing.T) {
-	for _, tc := range []struct {
-		in   string
-		max  int
-		want string
-	}{
-		{"plain", 10, "plain"},
-		{"a\r\n\x1b[2Jb", 30, `a\x0d\x0a\x1b[2Jb`},
-		{"\xff\u0085\u2028", 30, "\ufffd" + `\x85\u2028`},
-		{"0123456789abcdef", 10, "0123456789..."},
-		{"0123456789", 10, "0123456789"},
-	} {
-		if got := oneLine(tc.in, tc.max); got != tc.want {
-			t.Errorf("%q: %q, want %q", tc.in, got, tc.want)
-		}
-	}
 }

@@ -11,7 +11,6 @@ package mllp
 
 import (
 	"crypto/rand"
-	"strings"
 	"time"
 )
 
@@ -22,35 +21,9 @@ const (
 	DefaultFrameTimeout   = 30 * time.Second
 	DefaultIdleTimeout    = time.Hour
 	DefaultWriteTimeout   = 10 * time.Second
-	DefaultMaxConnections = 256
 	DefaultAckTimeout     = 30 * time.Second
 	DefaultConnectTimeout = 10 * time.Second
 )
 
 // newControlID is an MSH-10 for an answer: 20 characters, which every version allows.
 func newControlID() string { return rand.Text()[:20] }
-
-// oneLine renders a peer's bytes for a log or a record: controls escaped, what is not UTF-8 replaced, at most max bytes.
-func oneLine(s string, max int) string {
-	var b strings.Builder
-	for _, r := range s {
-		piece := string(r)
-		if r < ' ' || 0x7f <= r && r < 0xa0 || r == '\u2028' || r == '\u2029' {
-			piece = escaped(r)
-		}
-		if b.Len()+len(piece) > max {
-			return b.String() + "..."
-		}
-		b.WriteString(piece)
-	}
-	return b.String()
-}
-
-// escaped is a control character as Go writes it: "\x0b", "\u0085".
-func escaped(r rune) string {
-	const hex = "0123456789abcdef"
-	if r < 0x100 {
-		return `\x` + string(hex[r>>4]) + string(hex[r&15])
-	}
-	return `\u` + string(hex[r>>12&15]) + string(hex[r>>8&15]) + string(hex[r>>4&15]) + string(hex[r&15])
-}

@@ -1,8 +1,10 @@
 package mllp
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -14,46 +16,101 @@ import (
 
 	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/connect/connecttest"
+	"coppice.dev/coppice/internal/connect/secure"
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// secured are the ways in which the suites go: plain, and with TLS, of one side and of both.
+func secured(t *testing.T, run func(t *testing.T, server *secure.Server, client *secure.Client)) {
+	t.Run("plain", func(t *testing.T) { run(t, nil, nil) })
+	for name, mutual := range map[string]bool{"tls": false, "mutual tls": true} {
+		t.Run(name, func(t *testing.T) {
+			a := connecttest.NewAuthority(t)
+			run(t, a.Server(t, mutual), a.Client(t, mutual))
+		})
+	}
+}
+
 func TestInboundSuite(t *testing.T) {
-	connecttest.Inbound{New: func(t *testing.T, sink connect.Sink) (connect.Inbound, func(context.Context, []byte) error) {
-		in, err := NewInbound(InboundConfig{Name: "in", Listen: "127.0.0.1:0"}, sink)
-		if err != nil {
+	secured(t, func(t *testing.T, server *secure.Server, client *secure.Client) {
+		connecttest.Inbound{New: func(t *testing.T, sink connect.Sink) (connect.Inbound, func(context.Context, []byte) error) {
+			in, err := NewInbound(InboundConfig{Name: "in", Listen: "127.0.0.1:0", TLS: server}, sink)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return in, sender(t, in, client)
+		}}.Run(t)
+		connecttest.Stream{
+			New: func(t *testing.T, sink connect.Sink, b connecttest.Bounds) connect.Inbound {
+				in, err := NewInbound(InboundConfig{Name: "in", Listen: "127.0.0.1:0", TLS: server, MaxMessage: b.MaxMessage,
+					FrameTimeout: b.Whole, IdleTimeout: b.Idle, MaxConnections: b.MaxConnections, Peers: b.Peers}, sink)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return in
+			},
+			TLS:   client,
+			Frame: frame,
+			Answer: func(r *bufio.Reader) (bool, error) {
+				body, err := readBlock(r)
+				if err != nil {
+					return false, err
+				}
+				ack, err := hl7.ParseAck(body)
+				return ack.Code == hl7.AA, err
+			},
+		}.Run(t)
+	})
+}
+
+// sender delivers to an inbound until it is acknowledged.
+func sender(t *testing.T, in *Inbound, secured *secure.Client) func(context.Context, []byte) error {
+	var config func(string) *tls.Config
+	if secured != nil {
+		var err error
+		if config, err = secured.Config(); err != nil {
 			t.Fatal(err)
 		}
-		var client *Client
-		t.Cleanup(func() {
-			if client != nil {
-				_ = client.Close()
-			}
-		})
-		return in, func(ctx context.Context, body []byte) error {
-			for ctx.Err() == nil {
-				var err error
-				if client == nil || client.cause() != nil {
-					if client, err = Dial(ctx, in.Addr()); err != nil {
-						return err
-					}
-				}
-				ack, err := client.Exchange(ctx, body)
-				if err == nil {
-					if ack.Code != hl7.AA {
-						t.Errorf("answer %+v, want AA", ack)
-					}
-					return nil
-				}
-				if rejection := (*message.Rejection)(nil); errors.As(err, &rejection) {
+	}
+	var client *Client
+	t.Cleanup(func() {
+		if client != nil {
+			_ = client.Close()
+		}
+	})
+	return func(ctx context.Context, body []byte) error {
+		for ctx.Err() == nil {
+			var err error
+			if client == nil || client.cause() != nil {
+				if client, err = dial(ctx, in.Addr(), config, DefaultMaxReply); err != nil {
 					return err
 				}
 			}
-			return ctx.Err()
+			ack, err := client.Exchange(ctx, body)
+			if err == nil {
+				if ack.Code != hl7.AA {
+					t.Errorf("answer %+v, want AA", ack)
+				}
+				return nil
+			}
+			if rejection := (*message.Rejection)(nil); errors.As(err, &rejection) {
+				return err
+			}
 		}
-	}}.Run(t)
+		return ctx.Err()
+	}
+}
+
+// readBlock takes one block, and nothing of the next.
+func readBlock(r *bufio.Reader) ([]byte, error) {
+	blocks := frameReader{in: r, max: DefaultMaxMessage}
+	if err := blocks.begin(); err != nil {
+		return nil, err
+	}
+	return blocks.body()
 }
 
 func TestOutboundSuite(t *testing.T) {
@@ -72,6 +129,22 @@ func TestOutboundSuite(t *testing.T) {
 			return got
 		}
 	}}.Run(t)
+	secured(t, func(t *testing.T, server *secure.Server, client *secure.Client) {
+		connecttest.Hostile{
+			New: func(t *testing.T, addr string, timeout time.Duration) connect.Outbound {
+				return outbound(t, OutboundConfig{Connect: addr, AckTimeout: timeout, TLS: client})
+			},
+			TLS:  server,
+			Read: readBlock,
+			Taken: func(body []byte) []byte {
+				h, err := hl7.ParseHeader(body)
+				if err != nil {
+					t.Error(err)
+				}
+				return frame(hl7.Ack(h, hl7.AA, "", "9", time.Now()))
+			},
+		}.Run(t)
+	})
 }
 
 // receiver is a Receiver that ends with the test.

@@ -2,6 +2,7 @@ package mllp
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"coppice.dev/coppice/internal/connect"
+	"coppice.dev/coppice/internal/connect/secure"
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
 )
@@ -20,18 +22,21 @@ const maxText = 512
 // OutboundConfig says where deliveries go. Zero values mean the defaults.
 type OutboundConfig struct {
 	Name           string
-	Connect        string        // "host:port"
-	AckTimeout     time.Duration // from the first byte sent to the last byte of the answer
-	ConnectTimeout time.Duration
-	MaxReply       int64 // bytes of one answer
+	Connect        string         // "host:port"
+	AckTimeout     time.Duration  // from the first byte sent to the last byte of the answer
+	ConnectTimeout time.Duration  // with the TLS handshake
+	TLS            *secure.Client // nil: none
+	PerMessage     bool           // a connection for each message, for receivers that want one
+	MaxReply       int64          // bytes of one answer
 	Log            *slog.Logger
 }
 
-// Outbound delivers messages over one connection, which it opens when it needs it and keeps while all goes well. It is
-// safe for concurrent use; sends follow one another.
+// Outbound delivers messages over one connection, which it opens when it needs it and keeps while all goes well, unless
+// each message is to have its own. It is safe for concurrent use; sends follow one another.
 type Outbound struct {
 	cfg    OutboundConfig
-	turn   chan struct{} // holds one token: who has it may use client
+	tls    func(host string) *tls.Config // nil: none
+	turn   chan struct{}                 // holds one token: who has it may use client
 	client *Client
 
 	closed chan struct{}
@@ -39,7 +44,7 @@ type Outbound struct {
 	gone   chan struct{} // closed when Close has done its work
 }
 
-// NewOutbound checks the configuration; it does not connect.
+// NewOutbound checks the configuration and reads the files that it names; it does not connect.
 func NewOutbound(cfg OutboundConfig) (*Outbound, error) {
 	if _, _, err := net.SplitHostPort(cfg.Connect); err != nil {
 		return nil, fmt.Errorf("mllp outbound %s: connect address: %w", cfg.Name, err)
@@ -63,6 +68,12 @@ func NewOutbound(cfg OutboundConfig) (*Outbound, error) {
 		gone:   make(chan struct{}),
 	}
 	o.turn <- struct{}{}
+	if cfg.TLS != nil {
+		var err error
+		if o.tls, err = cfg.TLS.Config(); err != nil {
+			return nil, fmt.Errorf("mllp outbound %s: %w", cfg.Name, err)
+		}
+	}
 	return o, nil
 }
 
@@ -70,7 +81,7 @@ func NewOutbound(cfg OutboundConfig) (*Outbound, error) {
 // cannot be framed, a *message.Rejection. After any other error the connection is gone, and whether the receiver took
 // the message is unknown.
 func (o *Outbound) Send(ctx context.Context, d message.Delivery) (message.Receipt, error) {
-	ctx, cancel := o.untilClosed(ctx)
+	ctx, cancel := connect.UntilClosed(ctx, o.closed)
 	defer cancel()
 	select {
 	case <-o.turn:
@@ -85,24 +96,13 @@ func (o *Outbound) Send(ctx context.Context, d message.Delivery) (message.Receip
 	if rejection := (*message.Rejection)(nil); errors.As(err, &rejection) {
 		return message.Receipt{}, rejection
 	}
-	if err != nil {
+	if err != nil || o.cfg.PerMessage {
 		o.drop()
+	}
+	if err != nil {
 		return message.Receipt{}, o.failed(err)
 	}
 	return outcome(ack)
-}
-
-// untilClosed returns a context that ends with ctx and with Close.
-func (o *Outbound) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-o.closed:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
 }
 
 // exchange does one round on a connection that nothing waits on.
@@ -116,7 +116,7 @@ func (o *Outbound) exchange(ctx context.Context, body []byte) (hl7.Acknowledgeme
 	if o.client == nil {
 		dialing, cancel := context.WithTimeout(ctx, o.cfg.ConnectTimeout)
 		defer cancel()
-		client, err := dial(dialing, o.cfg.Connect, o.cfg.MaxReply)
+		client, err := dial(dialing, o.cfg.Connect, o.tls, o.cfg.MaxReply)
 		if err != nil {
 			return hl7.Acknowledgement{}, err
 		}
@@ -135,7 +135,7 @@ func outcome(ack hl7.Acknowledgement) (message.Receipt, error) {
 	}
 	return message.Receipt{}, &message.Rejection{
 		Code:  ack.Code,
-		Text:  oneLine(ack.Text, maxText),
+		Text:  connect.OneLine(ack.Text, maxText),
 		Final: ack.Code == hl7.AR || ack.Code == hl7.CR,
 	}
 }

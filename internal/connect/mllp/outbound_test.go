@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/connect/connecttest"
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
@@ -100,14 +100,11 @@ func TestDropsTheConnection(t *testing.T) {
 		bad  []byte
 		want error
 	}{
-		"foreign":       {answer("AA", "2", ""), ErrForeign}, // red without the comparison of MSA-2
-		"garbage":       {frame([]byte("what?")), hl7.ErrNoHeader},
-		"no MSA":        {frame(adt("1")), hl7.ErrNoAck},
-		"unframed":      {[]byte("MSH|"), errUnframed},
-		"huge":          {frame([]byte(strings.Repeat("x", 200_000))), errTooLarge},
-		"hangs up":      {nil, nil},
-		"no answer":     {[]byte{0}, context.DeadlineExceeded},
-		"half a answer": {[]byte("\x0bMSH|"), context.DeadlineExceeded},
+		"foreign":  {answer("AA", "2", ""), ErrForeign}, // red without the comparison of MSA-2
+		"no MSA":   {frame(adt("1")), hl7.ErrNoAck},
+		"unframed": {[]byte("MSH|"), errUnframed},
+		"huge":     {frame([]byte(strings.Repeat("x", 200_000))), errTooLarge},
+		"no frame": {[]byte{0}, context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			addr, connections := scripted(t, func(n int) []byte {
@@ -190,58 +187,6 @@ func TestRedialsAfterIdleHangUp(t *testing.T) {
 	}
 }
 
-func TestUnreachable(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = l.Close()
-	_, err = outbound(t, OutboundConfig{Connect: l.Addr().String()}).Send(t.Context(), connecttest.Delivery(1, adt("1")))
-	if rejection := (*message.Rejection)(nil); err == nil || errors.As(err, &rejection) {
-		t.Errorf("Send = %v, want a plain error", err)
-	}
-}
-
-// A receiver that does not read cannot hold a send beyond its time, nor its cancel, nor Close. Red without the AfterFunc in
-// roundTrip.
-func TestReceiverThatDoesNotRead(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close() // its backlog takes the connections, and nobody reads them
-	body := append(adt("1"), make([]byte, 12<<20)...)
-	for name, tc := range map[string]struct {
-		timeout time.Duration
-		end     func(*Outbound, context.CancelFunc)
-		want    error
-	}{
-		"timeout": {100 * time.Millisecond, func(*Outbound, context.CancelFunc) {}, context.DeadlineExceeded},
-		"cancel":  {time.Minute, func(_ *Outbound, cancel context.CancelFunc) { cancel() }, context.Canceled},
-		"close":   {time.Minute, func(o *Outbound, _ context.CancelFunc) { _ = o.Close() }, connect.ErrClosed},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := outbound(t, OutboundConfig{Connect: l.Addr().String(), AckTimeout: tc.timeout})
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			sent := make(chan error, 1)
-			go func() {
-				_, err := o.Send(ctx, connecttest.Delivery(1, body))
-				sent <- err
-			}()
-			tc.end(o, cancel)
-			select {
-			case err := <-sent:
-				if !errors.Is(err, tc.want) {
-					t.Errorf("Send = %v, want %v", err, tc.want)
-				}
-			case <-time.After(connecttest.Patience):
-				t.Fatal("Send does not return")
-			}
-		})
-	}
-}
-
 func TestRejectionTextIsOneLine(t *testing.T) {
 	addr, _ := scripted(t, func(int) []byte { return answer("AE", "1", "|no\x1b[2J bed"+strings.Repeat("x", 5000)) })
 	_, err := outbound(t, OutboundConfig{Connect: addr}).Send(t.Context(), connecttest.Delivery(1, adt("1")))
@@ -308,5 +253,51 @@ func TestRefusedInTheMiddle(t *testing.T) {
 		}
 		c.Close()
 		cancel()
+	}
+}
+
+// TestPerMessage: each message has a connection of its own, which is closed once it is answered. Red with PerMessage ignored.
+func TestPerMessage(t *testing.T) {
+	for perMessage, want := range map[bool]int64{false: 1, true: 3} {
+		var connections atomic.Int64
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		all.Go(func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				connections.Add(1)
+				all.Go(func() {
+					defer conn.Close()
+					blocks := newFrameReader(conn, DefaultMaxMessage)
+					for blocks.begin() == nil {
+						if _, err := blocks.body(); err != nil {
+							return
+						}
+						_, _ = conn.Write(answer("AA", "1", ""))
+					}
+				})
+			}
+		})
+		o := outbound(t, OutboundConfig{Connect: l.Addr().String(), PerMessage: perMessage})
+		for n := range 3 {
+			if _, err := o.Send(t.Context(), connecttest.Delivery(n+1, adt("1"))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if perMessage && o.client != nil {
+			t.Error("a connection is kept")
+		}
+		if n := connections.Load(); n != want {
+			t.Errorf("%d connections, want %d", n, want)
+		}
+		_ = o.Close()
+		_ = l.Close()
+		all.Wait()
 	}
 }

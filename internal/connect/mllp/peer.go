@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"coppice.dev/coppice/internal/connect"
+	"coppice.dev/coppice/internal/connect/gate"
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
 )
@@ -32,37 +30,29 @@ var errHangUp = errors.New("hang up")
 type peer struct {
 	cfg    InboundConfig
 	sink   connect.Sink
-	conn   net.Conn
+	gate   *gate.Gate
+	conn   *gate.Conn
 	blocks *frameReader
 	addr   string
-	since  time.Time
 	log    *slog.Logger
-
-	proved atomic.Bool // has brought a message
-
-	mu      sync.Mutex
-	stopped time.Time // zero until the stop
 }
 
-func newPeer(cfg InboundConfig, sink connect.Sink, conn net.Conn) *peer {
+func newPeer(in *Inbound, conn *gate.Conn) *peer {
 	addr := conn.RemoteAddr().String()
 	return &peer{
-		cfg: cfg, sink: sink, conn: conn, addr: addr,
-		blocks: newFrameReader(conn, cfg.MaxMessage),
-		since:  time.Now(),
-		log:    cfg.Log.With("peer", addr),
+		cfg: in.cfg, sink: in.sink, gate: in.gate, conn: conn, addr: addr,
+		blocks: newFrameReader(conn, in.cfg.MaxMessage),
+		log:    in.cfg.Log.With("peer", addr),
 	}
 }
 
 // serve takes blocks one after the other until the connection, or the inbound, ends.
-func (p *peer) serve(ctx context.Context) {
-	commit, cancel := connect.Grace(ctx, stopCommit)
-	defer cancel()
-	for ctx.Err() == nil {
-		err := p.next(ctx, commit)
+func (p *peer) serve(commit context.Context) {
+	for !p.gate.Stopped() {
+		err := p.next(commit)
 		switch {
 		case err == nil:
-		case errors.Is(err, errHangUp), ctx.Err() != nil:
+		case errors.Is(err, errHangUp), p.gate.Stopped():
 			return
 		default:
 			p.log.Info("connection closed", "cause", err)
@@ -72,28 +62,28 @@ func (p *peer) serve(ctx context.Context) {
 }
 
 // next takes one block: it reads, commits and answers. An error ends the connection.
-func (p *peer) next(ctx, commit context.Context) error {
+func (p *peer) next(commit context.Context) error {
 	p.readWithin(p.cfg.IdleTimeout)
 	if err := p.blocks.begin(); err != nil {
-		return p.noBlock(ctx, commit, err)
+		return p.noBlock(commit, err)
 	}
 	p.readWithin(p.cfg.FrameTimeout)
 	body, err := p.blocks.body()
 	if err != nil {
-		return p.noEnd(ctx, commit, body, err)
+		return p.noEnd(commit, body, err)
 	}
 	h, err := hl7.ParseHeader(body)
 	if err != nil {
 		return p.refuse(commit, hl7.Header{}, err.Error(), int64(len(body)))
 	}
-	p.proved.Store(true)
+	p.conn.Prove()
 	return p.receive(commit, h, body)
 }
 
 // noBlock is called where a block should have begun and did not.
-func (p *peer) noBlock(ctx, commit context.Context, err error) error {
+func (p *peer) noBlock(commit context.Context, err error) error {
 	switch {
-	case ctx.Err() != nil, errors.Is(err, io.EOF):
+	case p.gate.Stopped(), errors.Is(err, io.EOF):
 		return errHangUp
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("no message for %v", p.cfg.IdleTimeout)
@@ -105,9 +95,9 @@ func (p *peer) noBlock(ctx, commit context.Context, err error) error {
 
 // noEnd is called where a block has begun and not ended; body is the part that arrived. It was not acknowledged, so its
 // sender still has it.
-func (p *peer) noEnd(ctx, commit context.Context, body []byte, err error) error {
+func (p *peer) noEnd(commit context.Context, body []byte, err error) error {
 	switch {
-	case ctx.Err() != nil:
+	case p.gate.Stopped():
 		return errHangUp
 	case errors.Is(err, errTooLarge):
 		return p.tooLarge(commit, body)
@@ -175,14 +165,7 @@ func (p *peer) refuse(commit context.Context, h hl7.Header, reason string, size 
 
 // record hands a refusal to the sink and says whether it is recorded.
 func (p *peer) record(commit context.Context, reason string, size int64) bool {
-	p.log.Warn("refused", "reason", reason, "bytes", size)
-	err := p.sink.Refuse(commit, message.Refusal{
-		Inbound: p.cfg.Name, Peer: p.addr, Reason: reason, Size: size, At: time.Now().UTC(),
-	})
-	if err != nil {
-		p.log.Error("record a refusal", "error", err)
-	}
-	return err == nil
+	return p.gate.Record(commit, p.addr, reason, size)
 }
 
 // taken is the answer to a committed message, and whether its sender wants one. In enhanced mode the accept
@@ -212,47 +195,23 @@ func (m AckMode) answer(h hl7.Header, application, commit, when string) (string,
 	return "", false
 }
 
-// readWithin sets the deadline of what is read next; after a stop it has passed.
+// readWithin sets the deadline of what is read next.
 func (p *peer) readWithin(d time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	at := time.Now().Add(d)
-	if !p.stopped.IsZero() {
-		at = p.stopped
-	}
-	_ = p.conn.SetReadDeadline(at) // an error here comes again from the read
+	_ = p.conn.SetReadDeadline(time.Now().Add(d)) // an error here comes again from the read
 }
 
-// write sends one answer. After a stop it has until the stop's end.
+// write sends one answer.
 func (p *peer) write(answer []byte) error {
-	p.mu.Lock()
-	at := time.Now().Add(p.cfg.WriteTimeout)
-	if !p.stopped.IsZero() {
-		at = p.stopped.Add(stopWrite)
-	}
-	_ = p.conn.SetWriteDeadline(at) // an error here comes again from the write
-	p.mu.Unlock()
+	_ = p.conn.SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // an error here comes again from the write
 	_, err := p.conn.Write(frame(answer))
 	return err
 }
 
 // linger closes the sending half and reads a little of what the peer still sends, to let it see the last answer.
 func (p *peer) linger() {
-	if half, ok := p.conn.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
+	if p.conn.CloseWrite() != nil {
 		return
 	}
 	p.readWithin(lingerTime)
 	_, _ = io.CopyN(io.Discard, p.blocks.in, lingerBytes) // its end, however it comes, is the end of the linger
 }
-
-// stop ends every wait on the network: reads at once, a write in hand by the stop's end.
-func (p *peer) stop(at time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stopped = at
-	_ = p.conn.SetReadDeadline(at)                 // a closed connection
-	_ = p.conn.SetWriteDeadline(at.Add(stopWrite)) // needs no waking
-}
-
-// evict cuts the connection.
-func (p *peer) evict() { _ = p.conn.Close() }
