@@ -139,14 +139,25 @@ func (r *reader) checkReachable() {
 // checkListeners reports two inbounds that want one port.
 func (r *reader) checkListeners() {
 	for i, in := range r.cfg.Inbounds {
+		address, path := in.listener()
 		for _, before := range r.cfg.Inbounds[:i] {
-			if in.MLLP != nil && before.MLLP != nil && collide(in.MLLP.Listen, before.MLLP.Listen) {
-				path := []string{"inbound", in.Name, "mllp", "listen"}
+			if taken, _ := before.listener(); collide(address, taken) {
 				r.report(r.cfg.Pos(path...), path, "",
 					"%s listens on the address of %s already", title(path[:2]), title([]string{"inbound", before.Name}))
 			}
 		}
 	}
+}
+
+// listener is where an inbound listens, and the path of the key that says so; empty for one that does not.
+func (in Inbound) listener() (address string, path []string) {
+	switch {
+	case in.MLLP != nil:
+		return in.MLLP.Listen, []string{"inbound", in.Name, "mllp", "listen"}
+	case in.HTTP != nil:
+		return in.HTTP.Listen, []string{"inbound", in.Name, "http", "listen"}
+	}
+	return "", nil
 }
 
 // collide says whether two addresses cannot both be listened on. Host names are compared as they are written.

@@ -9,7 +9,10 @@
 // variable holds; a value is shown as it is written in the file.
 package config
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // Config is one coppice.toml, checked. It is not changed after Parse returns it, so any number of goroutines may read it.
 type Config struct {
@@ -41,11 +44,12 @@ type Sandbox struct {
 	StartTimeout time.Duration // from start to ready, of one worker
 }
 
-// Inbound is a connection that messages come in by. Exactly one of MLLP and File is set, and exactly one of Router and
-// Handlers.
+// Inbound is a connection that messages come in by. Exactly one of MLLP, HTTP and File is set, and exactly one of Router
+// and Handlers.
 type Inbound struct {
 	Name     string
 	MLLP     *MLLPIn
+	HTTP     *HTTPIn
 	File     *FileIn
 	Router   *Ref     // asks a worker which handlers get a message
 	Handlers []string // these get every message; declared, no duplicates
@@ -56,9 +60,27 @@ type Inbound struct {
 
 // MLLPIn accepts MLLP over TCP.
 type MLLPIn struct {
-	Listen     string // host:port; the host may be empty (all interfaces), port 0 is any free one
-	MaxMessage int64  // bytes
-	Ack        string // "original", "enhanced" or "none"
+	Listen     string         // host:port; the host may be empty (all interfaces), port 0 is any free one
+	MaxMessage int64          // bytes
+	Ack        string         // "original", "enhanced" or "none"
+	Peers      []netip.Prefix // who may connect; nil: everybody
+	TLS        *TLSIn         // nil: none
+}
+
+// HTTPIn accepts messages as bodies of HTTP requests.
+type HTTPIn struct {
+	Listen     string         // as in MLLPIn
+	Path       string         // the one that takes messages, decoded
+	MaxMessage int64          // bytes
+	AuthHeader string         // "Name: value", which a request must have; empty: none. A secret
+	Peers      []netip.Prefix // as in MLLPIn
+	TLS        *TLSIn         // nil: none
+}
+
+// TLSIn says what a listener shows. Whether the files are there is for the connection to say.
+type TLSIn struct {
+	Cert, Key string // absolute
+	ClientCA  string // absolute; empty: senders need no certificate
 }
 
 // FileIn picks up files from a folder. Its subfolders are not searched.
@@ -106,10 +128,11 @@ type Limits struct {
 	Idle    time.Duration // that it may wait for a message
 }
 
-// Outbound is a connection that messages leave by. Exactly one of MLLP and File is set.
+// Outbound is a connection that messages leave by. Exactly one of MLLP, HTTP and File is set.
 type Outbound struct {
 	Name  string
 	MLLP  *MLLPOut
+	HTTP  *HTTPOut
 	File  *FileOut
 	Order string // "strict"
 	Retry Retry
@@ -120,6 +143,26 @@ type Outbound struct {
 type MLLPOut struct {
 	Connect    string        // host:port
 	AckTimeout time.Duration // from the end of a send to its acknowledgement
+	Connection string        // "persistent" or "per_message"
+	TLS        *TLSOut       // nil: none
+}
+
+// HTTPOut sends each delivery as the body of an HTTP request.
+type HTTPOut struct {
+	URL         string // http or https, with a host
+	Method      string // "POST" or "PUT"
+	ContentType string
+	Headers     map[string]string // by canonical name; never nil. Secrets
+	Timeout     time.Duration     // of a request and its answer
+	Connection  string            // as in MLLPOut
+	TLS         *TLSOut           // nil: with https as the zero value
+}
+
+// TLSOut says how a receiver is known, and what it is shown.
+type TLSOut struct {
+	CA         string // absolute; empty: the roots of the system
+	Cert, Key  string // absolute; both empty: nothing is shown
+	ServerName string // empty: the host that is connected to
 }
 
 // FileOut writes each delivery to a file of its own.

@@ -78,7 +78,7 @@ func TestAim(t *testing.T) {
 		Outbounds: []Outbound{
 			{
 				Name: "emr", Order: "strict", Retry: defaultRetry(),
-				MLLP: &MLLPOut{Connect: "emr.example:6671", AckTimeout: 30 * time.Second},
+				MLLP: &MLLPOut{Connect: "emr.example:6671", AckTimeout: 30 * time.Second, Connection: "persistent"},
 			},
 			{
 				Name: "archive", Order: "strict", Retry: defaultRetry(),

@@ -9,7 +9,7 @@ import (
 // unknown walks a table and reports keys that the schema lacks, or that it refuses for now. What is wrong with the
 // values of the others is for the getters to say.
 func (r *reader) unknown(n *node, at []string, pattern string) {
-	if n.kind != aTable || r.schema.key[pattern].form == formSettings {
+	if form := r.schema.key[pattern].form; n.kind != aTable || form == formSettings || form == formHeaders {
 		return
 	}
 	for _, name := range n.names {

@@ -48,8 +48,10 @@ func readInbound(name string, t table) Inbound {
 	t.oneOf(groupConnection)
 	t.oneOf(groupRoute)
 	if t.has("mllp") {
-		m := t.table("mllp")
-		in.MLLP = &MLLPIn{Listen: m.address("listen"), MaxMessage: m.size("max_message"), Ack: m.choice("ack")}
+		in.MLLP = readMLLPIn(t.table("mllp"))
+	}
+	if t.has("http") {
+		in.HTTP = readHTTPIn(t.table("http"))
 	}
 	if t.has("file") {
 		in.File = readFileIn(t.table("file"))
@@ -109,8 +111,10 @@ func readOutbound(name string, t table) Outbound {
 	out := Outbound{Name: name, Order: t.choice("order"), Was: t.strings("was")}
 	t.oneOf(groupConnection)
 	if t.has("mllp") {
-		m := t.table("mllp")
-		out.MLLP = &MLLPOut{Connect: m.address("connect"), AckTimeout: m.duration("ack_timeout")}
+		out.MLLP = readMLLPOut(t.table("mllp"))
+	}
+	if t.has("http") {
+		out.HTTP = readHTTPOut(t.table("http"))
 	}
 	if t.has("file") {
 		f := t.table("file")

@@ -181,7 +181,7 @@ func collect(t reflect.Type, name string, fields *[]string) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()
 	}
-	if t.Kind() != reflect.Struct {
+	if t.Kind() != reflect.Struct || t.PkgPath() == "net/netip" {
 		*fields = append(*fields, name)
 		return
 	}

@@ -21,6 +21,11 @@ const (
 	formStrings  form = "array of strings"
 	formRef      form = "reference"
 	formSettings form = "table of strings, integers, floats and booleans"
+	formURL      form = "URL"
+	formURLPath  form = "path of a URL"
+	formHeader   form = "`Name: value`"
+	formHeaders  form = "table of strings"
+	formPeers    form = "array of addresses and networks"
 )
 
 // key is one key of coppice.toml. The zero value of a field says nothing about it.
@@ -31,6 +36,7 @@ type key struct {
 	field    string // what it sets, from Config; empty for what is not supported yet
 	required bool
 	def      string // as written in TOML, without quotes; empty: none, or the doc tells
+	example  string // of a path: what an error shows; empty: a folder
 	min, max int64  // of integers, durations (ns) and sizes (bytes)
 	choices  []choice
 	group    string // exactly one key of a group is given
@@ -86,7 +92,8 @@ func newSchema() schema {
 // keyList is the schema as it is written, parents before their children.
 func keyList() []key {
 	var keys []key
-	for _, some := range [][]key{topKeys(), sandboxKeys(), inboundKeys(), handlerKeys(), outboundKeys()} {
+	for _, some := range [][]key{topKeys(), sandboxKeys(), mllpInKeys(), httpInKeys(), inboundKeys(), handlerKeys(),
+		mllpOutKeys(), httpOutKeys(), outboundKeys()} {
 		keys = append(keys, some...)
 	}
 	return keys
@@ -126,8 +133,8 @@ func sandboxKeys() []key {
 	}
 }
 
-func inboundKeys() []key {
-	return []key{
+func mllpInKeys() []key {
+	keys := []key{
 		{path: "inbound.*.mllp", form: formTable, group: groupConnection, doc: "Accept MLLP over TCP."},
 		{path: "inbound.*.mllp.listen", form: formAddress, field: "Inbounds.MLLP.Listen", required: true,
 			doc: "Where to listen; without a host on all interfaces, with port 0 on any free port."},
@@ -136,8 +143,41 @@ func inboundKeys() []key {
 		{path: "inbound.*.mllp.ack", form: formChoice, field: "Inbounds.MLLP.Ack", def: "original", choices: []choice{
 			{name: "original"}, {name: "enhanced"}, {name: "none"},
 		}, doc: `How to acknowledge, once the message is on disk: "original" with AA; "enhanced" as its MSH-15 and MSH-16 ask; "none" not at all.`},
-		{path: "inbound.*.mllp.tls", later: true, hint: "let a TLS proxy on this host, such as stunnel, take the connection"},
+		{path: "inbound.*.mllp.peers", form: formPeers, field: "Inbounds.MLLP.Peers", doc: peersDoc},
+	}
+	return append(keys, tlsInKeys("inbound.*.mllp", "Inbounds.MLLP")...)
+}
 
+const peersDoc = "Whose connections are taken, such as `[\"10.0.0.0/8\", \"127.0.0.1\"]`; left out, everybody's."
+
+func httpInKeys() []key {
+	keys := []key{
+		{path: "inbound.*.http", form: formTable, group: groupConnection, doc: "Accept messages as bodies of HTTP requests."},
+		{path: "inbound.*.http.listen", form: formAddress, field: "Inbounds.HTTP.Listen", required: true,
+			doc: "Where to listen; without a host on all interfaces, with port 0 on any free port."},
+		{path: "inbound.*.http.path", form: formURLPath, field: "Inbounds.HTTP.Path", def: "/", doc: "The one path that takes messages, by POST or PUT."},
+		{path: "inbound.*.http.max_message", form: formSize, field: "Inbounds.HTTP.MaxMessage", def: "16MiB", min: 1, max: maxMessage,
+			doc: "The largest body; a larger one is answered with 413."},
+		{path: "inbound.*.http.auth_header", form: formHeader, field: "Inbounds.HTTP.AuthHeader",
+			doc: "A header that a request must have, such as `\"Authorization: Bearer ${TOKEN}\"`; others are answered with 401. Left out, none."},
+		{path: "inbound.*.http.peers", form: formPeers, field: "Inbounds.HTTP.Peers", doc: peersDoc},
+	}
+	return append(keys, tlsInKeys("inbound.*.http", "Inbounds.HTTP")...)
+}
+
+// tlsInKeys are the keys under tls of one listener.
+func tlsInKeys(path, field string) []key {
+	return []key{
+		{path: path + ".tls", form: formTable, doc: "Take TLS connections alone, of version 1.2 or later."},
+		{path: path + ".tls.cert", form: formPath, field: field + ".TLS.Cert", required: true, example: "server.crt", doc: "Its certificate in PEM, with the chain above it."},
+		{path: path + ".tls.key", form: formPath, field: field + ".TLS.Key", required: true, example: "server.key", doc: "The certificate's key in PEM."},
+		{path: path + ".tls.client_ca", form: formPath, field: field + ".TLS.ClientCA",
+			doc: "Certificates in PEM; when it is given, a sender must show a certificate that one of them signed."},
+	}
+}
+
+func inboundKeys() []key {
+	return []key{
 		{path: "inbound.*.file", form: formTable, group: groupConnection, doc: "Pick up files from a folder."},
 		{path: "inbound.*.file.dir", form: formPath, field: "Inbounds.File.Dir", required: true,
 			doc: "The folder; subfolders are not searched, and files that are refused go to its subfolder `error`."},
@@ -162,8 +202,7 @@ func inboundKeys() []key {
 			doc: "What that worker calls its router."},
 		{path: "inbound.*.handlers", form: formStrings, field: "Inbounds.Handlers", group: groupRoute,
 			doc: "The handlers that get every message: no router, no dispatch."},
-		{path: "inbound.*.http", later: true, group: groupConnection, hint: "use mllp or file"},
-		{path: "inbound.*.nats", later: true, group: groupConnection, hint: "use mllp or file"},
+		{path: "inbound.*.nats", later: true, group: groupConnection, hint: "use mllp, http or file"},
 		{path: "inbound.*.split", later: true, hint: "leave it out: a batch is one message, and a handler may take it apart"},
 		{path: "inbound.*.duplicates", later: true, hint: "leave it out: every message that arrives is processed"},
 		{path: "inbound.*.hold_after", form: formInt, field: "Inbounds.HoldAfter", def: "5", min: 0, max: math.MaxInt16,
@@ -211,13 +250,52 @@ func handlerKeys() []key {
 	}
 }
 
-func outboundKeys() []key {
-	return []key{
+func mllpOutKeys() []key {
+	keys := []key{
 		{path: "outbound.*.mllp", form: formTable, group: groupConnection, doc: "Send MLLP over TCP."},
 		{path: "outbound.*.mllp.connect", form: formAddress, field: "Outbounds.MLLP.Connect", required: true, doc: "Where to connect."},
 		{path: "outbound.*.mllp.ack_timeout", form: formDuration, field: "Outbounds.MLLP.AckTimeout", def: "30s", min: millisecond, max: hour,
 			doc: "How long to wait for an acknowledgement before the connection is dropped and the message sent again."},
-		{path: "outbound.*.mllp.tls", later: true, hint: "let a TLS proxy on this host, such as stunnel, make the connection"},
+		{path: "outbound.*.mllp.connection", form: formChoice, field: "Outbounds.MLLP.Connection", def: "persistent", choices: connections(), doc: connectionDoc},
+	}
+	return append(keys, tlsOutKeys("outbound.*.mllp", "Outbounds.MLLP")...)
+}
+
+func connections() []choice { return []choice{{name: "persistent"}, {name: "per_message"}} }
+
+const connectionDoc = "Keep a connection while all goes well, or make one for each message."
+
+func httpOutKeys() []key {
+	keys := []key{
+		{path: "outbound.*.http", form: formTable, group: groupConnection, doc: "Send each delivery as the body of an HTTP request."},
+		{path: "outbound.*.http.url", form: formURL, field: "Outbounds.HTTP.URL", required: true, doc: "Where to send to."},
+		{path: "outbound.*.http.method", form: formChoice, field: "Outbounds.HTTP.Method", def: "POST", choices: []choice{{name: "POST"}, {name: "PUT"}},
+			doc: "How to send."},
+		{path: "outbound.*.http.content_type", form: formString, field: "Outbounds.HTTP.ContentType", def: "application/octet-stream",
+			doc: "What the bodies are, such as `application/hl7-v2` or `application/fhir+json`."},
+		{path: "outbound.*.http.headers", form: formHeaders, field: "Outbounds.HTTP.Headers",
+			doc: "Headers of every request, such as `{ Authorization = \"Bearer ${TOKEN}\" }`."},
+		{path: "outbound.*.http.timeout", form: formDuration, field: "Outbounds.HTTP.Timeout", def: "30s", min: millisecond, max: hour,
+			doc: "How long a request and its answer may take before the connection is dropped and the message sent again."},
+		{path: "outbound.*.http.connection", form: formChoice, field: "Outbounds.HTTP.Connection", def: "persistent", choices: connections(), doc: connectionDoc},
+	}
+	return append(keys, tlsOutKeys("outbound.*.http", "Outbounds.HTTP")...)
+}
+
+// tlsOutKeys are the keys under tls of one connection to a receiver.
+func tlsOutKeys(path, field string) []key {
+	return []key{
+		{path: path + ".tls", form: formTable, doc: "TLS, of version 1.2 or later; `{}` trusts the roots of the system."},
+		{path: path + ".tls.ca", form: formPath, field: field + ".TLS.CA", doc: "Certificates in PEM that may have signed the receiver's; left out, the roots of the system."},
+		{path: path + ".tls.cert", form: formPath, field: field + ".TLS.Cert", doc: "The certificate in PEM that the receiver is shown; left out, none."},
+		{path: path + ".tls.key", form: formPath, field: field + ".TLS.Key", doc: "The key in PEM of `cert`."},
+		{path: path + ".tls.server_name", form: formString, field: field + ".TLS.ServerName",
+			doc: "The name in the receiver's certificate; left out, the host that is connected to."},
+	}
+}
+
+func outboundKeys() []key {
+	return []key{
 		{path: "outbound.*.file", form: formTable, group: groupConnection, doc: "Write each delivery to a file."},
 		{path: "outbound.*.file.dir", form: formPath, field: "Outbounds.File.Dir", required: true, doc: "The folder."},
 		{path: "outbound.*.file.name", form: formString, field: "Outbounds.File.Name", def: "{id}.hl7",
@@ -239,8 +317,7 @@ func outboundKeys() []key {
 			{name: "hold"},
 		}, doc: "What becomes of a delivery that was rejected for good: `dead_letter` parks it, with the reason, and the lane goes on; " +
 			"`hold` keeps it at the head of its lane, which waits until `coppice release`."},
-		{path: "outbound.*.http", later: true, group: groupConnection, hint: "use mllp or file"},
-		{path: "outbound.*.nats", later: true, group: groupConnection, hint: "use mllp or file"},
+		{path: "outbound.*.nats", later: true, group: groupConnection, hint: "use mllp, http or file"},
 		{path: "outbound.*.parallel", later: true, hint: "leave it out: an outbound sends one delivery of a lane at a time"},
 		{path: "outbound.*.was", form: formStrings, field: "Outbounds.Was", doc: wasDoc},
 	}

@@ -24,6 +24,9 @@ router = "adt.py:route"
 [inbound.c]
 mllp = { listen = ":2" }
 router = { command = ["./bin", "arg"], name = "route" }
+[inbound.d]
+http = { listen = ":3", path = "/x", max_message = "1MiB", auth_header = "X-Key: x", peers = ["::1"], tls = { cert = "c", key = "k", client_ca = "a" } }
+handlers = ["admit"]
 [handler.admit]
 run = "adt.py:admit"
 to = ["emr", "archive"]
@@ -38,6 +41,8 @@ was = ["before", "before-that"]
 mllp = { connect = "emr:1", ack_timeout = "1s" }
 order = "strict"
 retry = { first = "1s", max = "2s", then = "dead_letter" }
+[outbound.web]
+http = { url = "https://emr/x", method = "PUT", content_type = "x/y", headers = { X-Key = "x" }, timeout = "1s", connection = "per_message", tls = { ca = "a", cert = "c", key = "k", server_name = "emr" } }
 [outbound.archive]
 file = { dir = "out", name = "{id}" }
 `
@@ -48,7 +53,7 @@ file = { dir = "out", name = "{id}" }
 func TestSecrecy(t *testing.T) {
 	parseGood(t, manyStrings)
 	values := regexp.MustCompile(`"[^"]*"`).FindAllStringIndex(manyStrings, -1)
-	if len(values) < 40 {
+	if len(values) < 59 {
 		t.Fatal(len(values))
 	}
 	failed := 0
@@ -60,6 +65,7 @@ func TestSecrecy(t *testing.T) {
 			"{id}{hunter2}", "{id}/hunter2", ".hunter2{id}", "hunter2\x00", "\x00hunter2{id}", "\xffhunter2",
 			"7777d", "7777777777777777777777d", "7777TiB", "7777777777777777777TiB", "7777",
 			strings.Repeat("hunter2", 20), "archiv", "emrr", "othr", "emr", "admit", "archive", "other", ".", "",
+			"http://hunter2:hunter2@emr/", "ftp://hunter2/", "hunter2\r\nX: y", "10.0.0.7777/8",
 			"isolated", "exec", "off",
 		} {
 			_, err := Parse(filepath.Join("testdata", "good", FileName), []byte(text), func(string) (string, bool) { return value, true })

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"math"
 	"net"
 	"path"
@@ -57,8 +58,8 @@ func notInHost(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRu
 
 // file reads a path and resolves it against the configuration's folder.
 func (t table) file(name string) string {
-	n := t.value(name, aString, `"var/adt"`)
 	text := t.spec(name).def
+	n := t.value(name, aString, strconv.Quote(cmp.Or(t.spec(name).example, "var/adt")))
 	switch {
 	case n == nil && text == "":
 		return ""

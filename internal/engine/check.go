@@ -90,14 +90,14 @@ func checkConnections(cfg *config.Config) error {
 	var errs config.Errors
 	for _, out := range cfg.Outbounds {
 		if o, err := e.outbound(out); err != nil {
-			errs = append(errs, cfg.Errorf(outboundPlace(out), "", "%v", told(cfg, outboundPlace(out), err)))
+			errs = append(errs, connectionError(cfg, outboundPlace(out), "", err))
 		} else {
 			o.Close()
 		}
 	}
 	for _, in := range cfg.Inbounds {
 		if _, err := e.inbound(in); err != nil {
-			errs = append(errs, cfg.Errorf(inboundPlace(in), "", "%v", told(cfg, inboundPlace(in), err)))
+			errs = append(errs, connectionError(cfg, inboundPlace(in), "", err))
 		}
 		if in.File == nil {
 			continue

@@ -99,6 +99,8 @@ func maxMessageOf(cfg *config.Config, inbound string) int64 {
 		case in.Name != inbound:
 		case in.MLLP != nil:
 			return in.MLLP.MaxMessage
+		case in.HTTP != nil:
+			return in.HTTP.MaxMessage
 		case in.File != nil:
 			return in.File.MaxMessage
 		}

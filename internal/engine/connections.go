@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/connect/file"
+	"coppice.dev/coppice/internal/connect/http"
 	"coppice.dev/coppice/internal/connect/mllp"
+	"coppice.dev/coppice/internal/connect/secure"
 	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/pipeline"
 	"coppice.dev/coppice/internal/store"
@@ -33,7 +36,7 @@ func (e *Engine) connect(ctx context.Context, g *generation) error {
 func (e *Engine) connectOutbound(g *generation, out config.Outbound) error {
 	o, err := e.outbound(out)
 	if err != nil {
-		return g.cfg.Errorf(outboundPlace(out), "", "%v", told(g.cfg, outboundPlace(out), err))
+		return connectionError(g.cfg, outboundPlace(out), "", err)
 	}
 	g.outbounds[out.Name] = o
 	return nil
@@ -43,41 +46,63 @@ func (e *Engine) connectOutbound(g *generation, out config.Outbound) error {
 func (e *Engine) listen(ctx context.Context, g *generation, in config.Inbound) error {
 	i, err := e.inbound(in)
 	if err != nil {
-		return g.cfg.Errorf(inboundPlace(in), "", "%v", told(g.cfg, inboundPlace(in), err))
+		return connectionError(g.cfg, inboundPlace(in), "", err)
 	}
 	if err := i.Listen(ctx); err != nil {
-		return g.cfg.Errorf(inboundPlace(in), listenHint(in), "%v", told(g.cfg, inboundPlace(in), err))
+		return connectionError(g.cfg, inboundPlace(in), listenHint(in), err)
 	}
 	g.inbounds[in.Name] = i
 	return nil
 }
 
+// connectionError says what keeps a connection from being made, at its place, or at that of the file that is wrong.
+func connectionError(cfg *config.Config, place []string, hint string, err error) *config.Error {
+	var file *secure.FileError
+	if errors.As(err, &file) {
+		place = append(slices.Clone(place[:3]), "tls", file.Key)
+	}
+	return cfg.Errorf(place, hint, "%v", told(cfg, place, err))
+}
+
+// inboundPlace is the key that says where an inbound takes messages: kind, name, transport and key.
 func inboundPlace(in config.Inbound) []string {
-	if in.MLLP != nil {
+	switch {
+	case in.MLLP != nil:
 		return []string{"inbound", in.Name, "mllp", "listen"}
+	case in.HTTP != nil:
+		return []string{"inbound", in.Name, "http", "listen"}
 	}
 	return []string{"inbound", in.Name, "file", "dir"}
 }
 
 func listenHint(in config.Inbound) string {
-	if in.MLLP != nil {
+	if in.File == nil {
 		return "is another program using it?"
 	}
 	return "make the folder; the engine has to be able to write in it"
 }
 
 func outboundPlace(out config.Outbound) []string {
-	if out.MLLP != nil {
+	switch {
+	case out.MLLP != nil:
 		return []string{"outbound", out.Name, "mllp", "connect"}
+	case out.HTTP != nil:
+		return []string{"outbound", out.Name, "http", "url"}
 	}
 	return []string{"outbound", out.Name, "file", "name"}
 }
 
 func (e *Engine) inbound(in config.Inbound) (connect.Inbound, error) {
 	s := sink{e}
-	if m := in.MLLP; m != nil {
+	switch {
+	case in.MLLP != nil:
+		m := in.MLLP
 		return mllp.NewInbound(mllp.InboundConfig{Name: in.Name, Listen: m.Listen, MaxMessage: m.MaxMessage,
-			Ack: mllp.AckMode(m.Ack), Log: e.log}, s)
+			Ack: mllp.AckMode(m.Ack), Peers: m.Peers, TLS: serverTLS(m.TLS), Log: e.log}, s)
+	case in.HTTP != nil:
+		h := in.HTTP
+		return http.NewInbound(http.InboundConfig{Name: in.Name, Listen: h.Listen, Path: h.Path, MaxMessage: h.MaxMessage,
+			AuthHeader: h.AuthHeader, Peers: h.Peers, TLS: serverTLS(h.TLS), Log: e.log}, s)
 	}
 	f := in.File
 	return file.NewInbound(file.InboundConfig{Name: in.Name, Dir: f.Dir, Pattern: f.Pattern, Poll: f.Poll, Stable: max(f.Stable, 1), // none is the shortest: zero would be the default
@@ -86,13 +111,37 @@ func (e *Engine) inbound(in config.Inbound) (connect.Inbound, error) {
 }
 
 func (e *Engine) outbound(out config.Outbound) (connect.Outbound, error) {
-	if m := out.MLLP; m != nil {
-		return mllp.NewOutbound(mllp.OutboundConfig{Name: out.Name, Connect: m.Connect, AckTimeout: m.AckTimeout, Log: e.log})
+	switch {
+	case out.MLLP != nil:
+		m := out.MLLP
+		return mllp.NewOutbound(mllp.OutboundConfig{Name: out.Name, Connect: m.Connect, AckTimeout: m.AckTimeout,
+			PerMessage: m.Connection == perMessage, TLS: clientTLS(m.TLS), Log: e.log})
+	case out.HTTP != nil:
+		h := out.HTTP
+		return http.NewOutbound(http.OutboundConfig{Name: out.Name, URL: h.URL, Method: h.Method, ContentType: h.ContentType, Headers: h.Headers,
+			Timeout: h.Timeout, PerMessage: h.Connection == perMessage, TLS: clientTLS(h.TLS)})
 	}
 	if info, err := os.Stat(out.File.Dir); err == nil && !info.IsDir() {
 		return nil, errors.New("dir is a file, and should be a folder")
 	}
 	return file.NewOutbound(file.OutboundConfig{Name: out.Name, Dir: out.File.Dir, NameTemplate: out.File.Name, Log: e.log})
+}
+
+// perMessage is the word of the configuration for a connection for each message.
+const perMessage = "per_message"
+
+func serverTLS(t *config.TLSIn) *secure.Server {
+	if t == nil {
+		return nil
+	}
+	return &secure.Server{Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA}
+}
+
+func clientTLS(t *config.TLSOut) *secure.Client {
+	if t == nil {
+		return nil
+	}
+	return &secure.Client{CA: t.CA, Cert: t.Cert, Key: t.Key, ServerName: t.ServerName}
 }
 
 // sink is the engine as its inbound connections see it.

@@ -288,10 +288,16 @@ func find[T any](list []T, name string, of func(T) string) *T {
 
 // sameInbound says whether two inbounds are one connection: who routes its messages is not of it.
 func sameInbound(a, b config.Inbound) bool {
-	return reflect.DeepEqual(a.MLLP, b.MLLP) && reflect.DeepEqual(a.File, b.File)
+	for _, in := range []*config.Inbound{&a, &b} {
+		in.Router, in.Handlers, in.HoldAfter, in.Was = nil, nil, 0, nil
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // sameOutbound says whether two outbounds are one connection: when it is tried again is not of it.
 func sameOutbound(a, b config.Outbound) bool {
-	return reflect.DeepEqual(a.MLLP, b.MLLP) && reflect.DeepEqual(a.File, b.File)
+	for _, out := range []*config.Outbound{&a, &b} {
+		out.Order, out.Retry, out.Was = "", config.Retry{}, nil
+	}
+	return reflect.DeepEqual(a, b)
 }

@@ -67,20 +67,30 @@ func takeSnapshot(cfg *config.Config, parent, inUse string) (Snapshot, error) {
 	return Snapshot{}, fmt.Errorf("snapshot: %w", err)
 }
 
-// data are the files and folders that hold what the pipeline moves, and no code.
+// data are the files and folders that hold what the pipeline moves, and the keys of its connections: no code.
 func data(cfg *config.Config) map[string]bool {
 	skip := map[string]bool{filepath.Dir(cfg.Store.Path): true, stateFolder(cfg): true}
 	for _, end := range []string{"", "-wal", "-shm", "-journal", ".lock"} {
 		skip[cfg.Store.Path+end] = true
 	}
 	for _, in := range cfg.Inbounds {
-		if in.File != nil {
+		switch {
+		case in.File != nil:
 			skip[in.File.Dir], skip[in.File.MoveTo] = true, true
+		case in.MLLP != nil && in.MLLP.TLS != nil:
+			skip[in.MLLP.TLS.Key] = true
+		case in.HTTP != nil && in.HTTP.TLS != nil:
+			skip[in.HTTP.TLS.Key] = true
 		}
 	}
 	for _, out := range cfg.Outbounds {
-		if out.File != nil {
+		switch {
+		case out.File != nil:
 			skip[out.File.Dir] = true
+		case out.MLLP != nil && out.MLLP.TLS != nil:
+			skip[out.MLLP.TLS.Key] = true
+		case out.HTTP != nil && out.HTTP.TLS != nil:
+			skip[out.HTTP.TLS.Key] = true
 		}
 	}
 	// A connection on the folder itself, or a store in it, does not take the code away.

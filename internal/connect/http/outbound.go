@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	nethttp "net/http"
 	"net/url"
@@ -39,7 +38,6 @@ type OutboundConfig struct {
 	Timeout     time.Duration     // from the dial to the end of the answer
 	TLS         *secure.Client    // nil: as the zero value; goes with https alone
 	PerMessage  bool              // a connection for each message
-	Log         *slog.Logger
 }
 
 // Outbound delivers each message in a request of its own. It keeps a connection while all goes well, and goes through no
@@ -89,9 +87,6 @@ func (cfg *OutboundConfig) fill() {
 	}
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = DefaultTimeout
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 }
 
