@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -80,8 +81,11 @@ func untilGone(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 // unclear: after anything but a clear answer the error is plain, the connection gone, and the next send dials anew.
 func (h Hostile) unclear(t *testing.T) {
 	for name, bad := range map[string]func(conn net.Conn, good []byte){
-		"hangs up":               func(net.Conn, []byte) {},
-		"garbage":                func(c net.Conn, _ []byte) { _, _ = c.Write([]byte("what?\r\n\r\n")); untilGone(c) },
+		"hangs up": func(net.Conn, []byte) {},
+		"garbage": func(c net.Conn, _ []byte) {
+			_, _ = c.Write([]byte(strings.Repeat("what?", 1000) + "\r\n\r\n"))
+			untilGone(c)
+		},
 		"half":                   func(c net.Conn, good []byte) { _, _ = c.Write(good[:len(good)/2]) },
 		"half, then silence":     func(c net.Conn, good []byte) { _, _ = c.Write(good[:len(good)/2]); untilGone(c) },
 		"all but the last byte":  func(c net.Conn, good []byte) { _, _ = c.Write(good[:len(good)-1]) },
@@ -114,7 +118,7 @@ func (h Hostile) unclear(t *testing.T) {
 			if rejection := (*message.Rejection)(nil); err == nil || errors.As(err, &rejection) {
 				t.Fatalf("first Send = %v, want a plain error", err)
 			}
-			if n := len(err.Error()); n > 2000 {
+			if n := len(err.Error()); n > 2000 { // the store keeps it
 				t.Errorf("an error of %d bytes", n)
 			}
 			if _, err := out.Send(t.Context(), Delivery(1, numbered(1))); err != nil {
@@ -168,7 +172,8 @@ func (h Hostile) late(t *testing.T) {
 	}
 }
 
-// deaf: a receiver that does not read cannot hold a send beyond its time, nor its cancel, nor Close.
+// deaf: a receiver that does not read cannot hold a send beyond its time, nor its cancel, nor Close. Red without the AfterFunc
+// in roundTrip of mllp, and without UntilClosed in Send of http.
 func (h Hostile) deaf(t *testing.T) {
 	for name, tc := range map[string]struct {
 		timeout time.Duration
@@ -180,11 +185,12 @@ func (h Hostile) deaf(t *testing.T) {
 		"close":   {time.Minute, func(o connect.Outbound, _ context.CancelFunc) { _ = o.Close() }, connect.ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			over := make(chan struct{})
+			begun, over := make(chan struct{}), make(chan struct{})
 			addr, _ := h.receive(t, func(_ int, conn net.Conn) {
 				if stream, ok := conn.(*tls.Conn); ok {
 					_ = stream.Handshake()
 				}
+				close(begun)
 				<-over
 			})
 			defer close(over)
@@ -196,7 +202,8 @@ func (h Hostile) deaf(t *testing.T) {
 				_, err := out.Send(ctx, Delivery(1, append(numbered(1), make([]byte, 12<<20)...)))
 				sent <- err
 			}()
-			tc.end(out, cancel)
+			<-begun
+			go tc.end(out, cancel) // Close waits for what it ends
 			select {
 			case err := <-sent:
 				if !errors.Is(err, tc.want) {

@@ -58,6 +58,7 @@ func (s Stream) Run(t *testing.T) {
 	t.Run("silent", s.silent)
 	t.Run("half-closed after the last", s.halfClosed)
 	t.Run("ended inside a message", s.cutOff)
+	t.Run("gone while it is committed", s.gone)
 	t.Run("store failed", s.storeFailed)
 	t.Run("a hundred bad, then a good one", s.hundredBad)
 	t.Run("good ones keep their places", s.tooManyGood)
@@ -233,27 +234,33 @@ func (s Stream) empty(t *testing.T) {
 	}
 }
 
-// slow: a message that drips in is late by its first byte's time, however steadily it drips.
+// slow: a message that drips in is late by its first byte's time, however steadily it drips, from its begin or from its
+// middle. Red, for the middle, without ReadTimeout in http; and with the deadline of mllp set anew at each read.
 func (s Stream) slow(t *testing.T) {
-	sink := NewSink()
-	in, _ := s.serve(t, sink, Bounds{Whole: 150 * time.Millisecond})
-	peer := s.dial(t, in.Addr())
 	frame := s.Frame(append(numbered(1), make([]byte, 100_000)...))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for i := range frame {
-			if _, err := peer.Write(frame[i : i+1]); err != nil {
-				return
-			}
-			<-tick.C
-		}
-	}()
-	sink.AwaitRefusals(t, 1)
-	<-ended
-	peer.wantNotTaken()
+	for name, at := range map[string]int{"begin": 0, "middle": len(frame) / 2} {
+		t.Run(name, func(t *testing.T) {
+			sink := NewSink()
+			in, _ := s.serve(t, sink, Bounds{Whole: 150 * time.Millisecond})
+			peer := s.dial(t, in.Addr())
+			peer.send(frame[:at])
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				tick := time.NewTicker(5 * time.Millisecond)
+				defer tick.Stop()
+				for i := range frame[at:] {
+					if _, err := peer.Write(frame[at+i : at+i+1]); err != nil {
+						return
+					}
+					<-tick.C
+				}
+			}()
+			sink.AwaitRefusals(t, 1)
+			<-ended
+			peer.wantNotTaken()
+		})
+	}
 }
 
 func (s Stream) silent(t *testing.T) {
@@ -293,6 +300,30 @@ func (s Stream) cutOff(t *testing.T) {
 			}
 		})
 	}
+}
+
+// gone: a sender that goes away cannot take back what is being committed. Red with a commit under the context of the request.
+func (s Stream) gone(t *testing.T) {
+	sink := NewSink()
+	release := make(chan struct{})
+	sink.OnReceive(func(ctx context.Context, in message.Incoming) error {
+		if in.ControlID == "1" {
+			<-release
+		}
+		return ctx.Err()
+	})
+	in, _ := s.serve(t, sink, Bounds{})
+	peer := s.dial(t, in.Addr())
+	peer.send(s.Frame(numbered(1)))
+	sink.AwaitTries(t, 1)
+	peer.reset()
+	for range 3 { // whatever the reset sets off has had its time
+		other := s.dial(t, in.Addr())
+		other.send(s.Frame(numbered(2)))
+		other.wantTaken()
+	}
+	close(release)
+	sink.AwaitMessages(t, 4)
 }
 
 // storeFailed: no error of the store is answered as its success is, nor recorded as the message's fault.
@@ -377,7 +408,8 @@ func (s Stream) peers(t *testing.T) {
 	good.wantTaken()
 }
 
-// stop: Serve returns in time, whatever its peers are at. Red without the deadlines of line.stop in package gate.
+// stop: Serve returns in time, whatever its peers are at. Red, for mllp, without the deadlines of line.stop in package gate; http
+// also has its server's Close.
 func (s Stream) stop(t *testing.T) {
 	frame := s.Frame(numbered(1))
 	for name, do := range map[string]func(t *testing.T, addr string){

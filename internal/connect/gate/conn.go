@@ -44,7 +44,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// handshake has its own deadline, whatever the caller of Read has set.
+// handshake has its own deadline, in the place of the one that the caller of Read has set.
 func (c *Conn) handshake() error {
 	stream, ok := c.Conn.(*tls.Conn)
 	if !ok {
@@ -52,7 +52,9 @@ func (c *Conn) handshake() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), c.gate.cfg.HandshakeTimeout)
 	defer cancel()
+	c.line.greet(true)
 	err := stream.HandshakeContext(ctx)
+	c.line.greet(false)
 	if err == nil {
 		return nil
 	}
@@ -102,6 +104,8 @@ func (c *Conn) Close() error {
 type line struct {
 	net.Conn
 	mu            sync.Mutex
+	asked         time.Time // for reads, by whoever uses the connection
+	greeting      bool      // what was asked for holds only after the TLS handshake
 	reads, writes time.Time // the latest; zero until the stop
 }
 
@@ -121,7 +125,24 @@ func (l *line) SetDeadline(t time.Time) error {
 func (l *line) SetReadDeadline(t time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.asked = t
+	return l.setRead()
+}
+
+// setRead sets what was asked for, as far as it holds. The caller holds l.mu.
+func (l *line) setRead() error {
+	t := l.asked
+	if l.greeting {
+		t = time.Time{}
+	}
 	return l.Conn.SetReadDeadline(within(t, l.reads))
+}
+
+func (l *line) greet(now bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.greeting = now
+	_ = l.setRead() // an error here comes again from the read
 }
 
 func (l *line) SetWriteDeadline(t time.Time) error {

@@ -2,10 +2,12 @@ package gate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"coppice.dev/coppice/internal/connect/connecttest"
+	"coppice.dev/coppice/internal/connect/secure"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -111,6 +114,54 @@ func TestHandshake(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestHandshakeHasItsOwnTime: a deadline for what comes after it does not end a handshake. Red without the look at greeting in
+// setRead.
+func TestHandshakeHasItsOwnTime(t *testing.T) {
+	authority := connecttest.NewAuthority(t)
+	g, err := New(Config{Listen: "127.0.0.1:0", TLS: authority.Server(t, false)}, connecttest.NewSink())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, end, err := g.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := authority.Client(t, false).Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), connecttest.Patience)
+	defer cancel()
+	greeted := make(chan error, 1)
+	go func() {
+		conn, err := secure.Dial(ctx, g.Address(), config)
+		if err == nil {
+			defer conn.Close()
+		}
+		greeted <- err
+	}()
+	conn, err := g.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetReadDeadline(time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, new(*HandshakeError)) {
+		t.Errorf("Read = %v, want the deadline after the handshake", err)
+	}
+	if err := <-greeted; err != nil {
+		t.Errorf("the peer: %v", err)
+	}
+	if err := end(); err != nil {
+		t.Error(err)
 	}
 }
 
