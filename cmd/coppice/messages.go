@@ -179,7 +179,7 @@ func printMessages(ctx context.Context, io stdio, cfg *config.Config, r store.Re
 	return table(io.out, rows)
 }
 
-// heldAmong lists what those of the messages wait for that have not ended. Each is read whole, one at a time.
+// heldAmong lists what those of the messages wait for that have not ended.
 func heldAmong(ctx context.Context, cfg *config.Config, r store.Reader, list []message.Message) (map[message.ID][]held, error) {
 	if !slices.ContainsFunc(list, func(m message.Message) bool { return !m.Disposition.Final() }) {
 		return nil, nil
@@ -193,7 +193,7 @@ func heldAmong(ctx context.Context, cfg *config.Config, r store.Reader, list []m
 		if m.Disposition.Final() {
 			continue
 		}
-		t, err := r.Timeline(ctx, m.ID)
+		t, err := r.Outline(ctx, m.ID)
 		if err != nil {
 			return nil, err
 		}

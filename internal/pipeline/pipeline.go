@@ -15,7 +15,6 @@ package pipeline
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -35,6 +34,7 @@ type Store interface {
 	NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error)
 	EndRun(ctx context.Context, run int64, out message.Outcome) error
 	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
+	DeliveryBody(ctx context.Context, delivery int64) ([]byte, error)
 	Delivered(ctx context.Context, delivery int64, r message.Receipt) error
 	Retry(ctx context.Context, delivery int64, reason string, rejected bool, next time.Time) error
 	Bury(ctx context.Context, delivery int64, reason string) error
@@ -225,7 +225,7 @@ func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID
 	id, err := p.cfg.Store.Receive(ctx, in)
 	p.kick(routing(in.Inbound)) // after an error, too: the commit may have happened
 	if err != nil {
-		return 0, fmt.Errorf("receive: %w", err)
+		return 0, err
 	}
 	if f := p.cfg.Observer.Received; f != nil {
 		f(id, in.Inbound)
@@ -270,13 +270,25 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	return nil
 }
 
-// commitWithin is how long the store may take over one commit before it counts as failed.
-const commitWithin = 10 * time.Second
+// commitWithin is how long the store may take over one commit before it counts as failed. What a handler sends may be much,
+// and is stored piece by piece beside what else there is to commit, so it gets more time: commitEach for each MiB.
+const (
+	commitWithin = 10 * time.Second
+	commitEach   = 2 * time.Second
+)
 
 // committing returns the context for recording what has happened: it outlives the one in which it happened, because what
 // is known is recorded even if the time to stop has come.
 func committing(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), commitWithin)
+	return committingMuch(ctx, nil)
+}
+
+func committingMuch(ctx context.Context, sends []message.Send) (context.Context, context.CancelFunc) {
+	size := 0
+	for _, s := range sends {
+		size += len(s.Body)
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), commitWithin+time.Duration(size>>20)*commitEach)
 }
 
 // kick says that there may be work.

@@ -61,7 +61,7 @@ func (p *Pipeline) route(ctx context.Context, in *Inbound, m *message.Message, s
 		p.kick(running(name)) // after an error, too: the commit may have happened
 	}
 	if err != nil {
-		return fmt.Errorf("route message %d: %w", m.ID, err)
+		return err
 	}
 	if f := p.cfg.Observer.Routed; f != nil {
 		f(m.ID, in.Name, names)
@@ -121,7 +121,7 @@ func (p *Pipeline) handle(ctx context.Context, h *Handler, run *message.Run, m *
 	if out.State != message.RunError {
 		out = outcome(out, answer, run, h)
 	}
-	commit, cancel := committing(ctx)
+	commit, cancel := committingMuch(ctx, out.Sends)
 	defer cancel()
 	if out.State == message.RunError {
 		out.HoldAfter = h.HoldAfter

@@ -55,6 +55,9 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 	if d == nil {
 		return wait, nil
 	}
+	if d.Body, err = s.cfg.Store.DeliveryBody(ctx, d.ID); err != nil {
+		return 0, err
+	}
 	receipt, err := s.out.Sender.Send(hard, *d)
 	var rejection *message.Rejection
 	if err != nil && hard.Err() != nil && !errors.As(err, &rejection) {

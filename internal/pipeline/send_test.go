@@ -164,6 +164,48 @@ func TestWaitsIgnoreTheWallClock(t *testing.T) {
 	})
 }
 
+// TestBodiesOfWhatIsSent: a body is read when it is sent, and not each time that somebody looks at the heads. Seen red with the
+// bodies of all heads read in step.
+func TestBodiesOfWhatIsSent(t *testing.T) {
+	inTime(t, func(r *rig) {
+		read := 0
+		r.store.fault = func(call string) (error, bool) {
+			if call == "DeliveryBody" {
+				read++
+			}
+			return nil, false
+		}
+		emr := toEMR(r, func(_ context.Context, d message.Delivery) error {
+			if d.Inbound == "adt" {
+				return errors.New("down")
+			}
+			return nil
+		})
+		r.inbound("lab", nil, r.cfg.Handlers[0].Name)
+		r.start()
+		r.receive("adt", "A01")
+		r.receive("lab", "R01", "R02", "R03")
+		r.pass(time.Minute)
+		r.store.mu.Lock()
+		defer r.store.mu.Unlock()
+		if read != emr.tries() {
+			t.Errorf("%d bodies were read for %d tries", read, emr.tries())
+		}
+	})
+}
+
+// TestReceiveErrors: an error of the store's is told once, in its words. Red with a "receive: " of the pipeline's own.
+func TestReceiveErrors(t *testing.T) {
+	inTime(t, func(r *rig) {
+		r.store.fault = func(string) (error, bool) { return errFull, false }
+		r.inbound("adt", nil)
+		r.start()
+		if _, err := r.p.Receive(t.Context(), message.Incoming{Inbound: "adt"}); err == nil || err.Error() != errFull.Error() {
+			t.Errorf("got error %v", err)
+		}
+	})
+}
+
 // TestReservedHeadsDoNotSpin: heads that are reserved, or not due, make the outbound wait for a kick and not ask again and
 // again. Seen red with an idle that waits for a millisecond where it is to wait for a kick.
 func TestReservedHeadsDoNotSpin(t *testing.T) {

@@ -259,15 +259,24 @@ func (s *memory) Heads(ctx context.Context, outbound string) (heads []message.De
 		}
 		slices.SortFunc(list, (*memDelivery).before)
 		for _, d := range list {
-			h := d.Delivery
-			if h.State == message.Ready {
-				h.Body = slices.Clone(d.sentBody)
-			}
-			heads = append(heads, h)
+			heads = append(heads, d.Delivery)
 		}
 		return nil
 	})
 	return heads, err
+}
+
+// DeliveryBody may be asked for what is sent next, and for nothing else.
+func (s *memory) DeliveryBody(ctx context.Context, delivery int64) (body []byte, err error) {
+	err = s.do(ctx, "DeliveryBody", func() error {
+		d := s.deliveries[delivery-1]
+		if d.State != message.Ready {
+			return s.breach("body of delivery %d, which is %s", delivery, d.State)
+		}
+		body = slices.Clone(d.sentBody)
+		return nil
+	})
+	return body, err
 }
 
 func (d *memDelivery) before(other *memDelivery) int {

@@ -84,11 +84,15 @@ type Reader interface {
 	Messages(ctx context.Context, q Query) ([]message.Message, error)
 	// Timeline returns one message whole; ErrNotFound if there is none. Delivery bodies are included.
 	Timeline(ctx context.Context, id message.ID) (Timeline, error)
+	// Outline is Timeline without any body.
+	Outline(ctx context.Context, id message.ID) (Timeline, error)
 	// Counts returns how many messages stand at each disposition, computed from the rows; all six are there.
 	Counts(ctx context.Context) (map[message.Disposition]int64, error)
 	// Heads returns the head of each lane of the outbound (one for each inbound that has something undelivered there),
-	// reserved ones included, oldest place first, bodies included for ready ones.
+	// reserved ones included, oldest place first, without bodies.
 	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
+	// DeliveryBody returns what a delivery carries; nil for one that carries nothing, ErrNotFound if there is none.
+	DeliveryBody(ctx context.Context, delivery int64) ([]byte, error)
 	// Refusals lists what inbounds turned away, newest first, at most limit (0 means 50).
 	Refusals(ctx context.Context, limit int) ([]message.Refusal, error)
 	// DeadLetters lists parts that failed for good and have not been replayed.

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"coppice.dev/coppice/internal/message"
 )
@@ -41,6 +43,55 @@ func BenchmarkReceive(b *testing.B) {
 			b.ReportMetric(float64(s.writer.ops.Load())/float64(s.writer.commits.Load()), "msg/commit")
 		})
 	}
+}
+
+// BenchmarkReceiveBesideLarge has eight producers of 1 KiB messages by themselves, and then beside one of 10 MB messages, in
+// turns in one run, and reports both rates and how many times slower the small ones are beside the large one.
+func BenchmarkReceiveBesideLarge(b *testing.B) {
+	s := openAt(b, newPath(b), Options{})
+	small := message.Incoming{Inbound: "adt", Body: bytes.Repeat([]byte("x"), 1024)}
+	large := message.Incoming{Inbound: "img", Body: noise(10_000_000)}
+	const turn = 500 * time.Millisecond
+	var alone, beside, whole atomic.Int64
+	for b.Loop() {
+		produce(b, s, turn, func(send func(message.Incoming, *atomic.Int64)) {
+			for range 8 {
+				send(small, &alone)
+			}
+		})
+		produce(b, s, turn, func(send func(message.Incoming, *atomic.Int64)) {
+			for range 8 {
+				send(small, &beside)
+			}
+			send(large, &whole)
+		})
+	}
+	seconds := float64(b.N) * turn.Seconds()
+	b.ReportMetric(float64(alone.Load())/seconds, "alone/s")
+	b.ReportMetric(float64(beside.Load())/seconds, "beside/s")
+	b.ReportMetric(float64(whole.Load())/seconds, "large/s")
+	b.ReportMetric(float64(alone.Load())/float64(beside.Load()), "times-slower")
+}
+
+// produce runs producers for a time, and returns when all have ended.
+func produce(b *testing.B, s *Store, d time.Duration, start func(send func(message.Incoming, *atomic.Int64))) {
+	ctx, cancel := context.WithTimeout(b.Context(), d)
+	defer cancel()
+	var all sync.WaitGroup
+	start(func(in message.Incoming, count *atomic.Int64) {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				switch _, err := s.Receive(ctx, in); {
+				case err == nil:
+					count.Add(1)
+				case ctx.Err() == nil:
+					b.Error(err)
+					return
+				}
+			}
+		})
+	})
+	all.Wait()
 }
 
 // BenchmarkHeads asks for the heads of an outbound with eight lanes of 25,000 waiting deliveries each.

@@ -73,16 +73,15 @@ func scanRun(row scanner) (message.Run, error) {
 	return r, err
 }
 
-// deliveryColumns go with scanDelivery: of deliveries as d, its message as m, its run as r, its body, or NULL, as b. more is
-// where further columns go.
+// deliveryColumns go with scanDelivery: of deliveries as d, its message as m, its run as r. Its body is another question. more
+// is where further columns go.
 const deliveryColumns = `d.id, d.message, d.number, r.handler, d.inbound, d.outbound, d.state, d.attempts, d.rejected,
-	d.next_try, d.reason, d.receipt, d.ended, d.replayed, m.type, m.control_id, b.data`
+	d.next_try, d.reason, d.receipt, d.ended, d.replayed, m.type, m.control_id`
 
 func scanDelivery(row scanner, more ...any) (message.Delivery, error) {
 	var d message.Delivery
 	dest := append([]any{&d.ID, &d.Message, &d.Number, &d.Handler, &d.Inbound, &d.Outbound, &d.State, &d.Attempts, &d.Rejected,
-		timeCol{&d.NextTry}, &d.Reason, &d.Receipt, timeCol{&d.Ended}, timeCol{&d.Replayed}, &d.Type, &d.Control,
-		bytesCol{&d.Body}}, more...)
+		timeCol{&d.NextTry}, &d.Reason, &d.Receipt, timeCol{&d.Ended}, timeCol{&d.Replayed}, &d.Type, &d.Control}, more...)
 	err := row.Scan(dest...)
 	return d, err
 }

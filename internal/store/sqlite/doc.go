@@ -12,6 +12,8 @@
 // Nothing in the database says "in progress": what a crash cut short is still RECEIVED, PENDING, RESERVED or READY, and
 // is taken up again by whoever opens the store next. Opening is all the recovery there is.
 //
-// Not done yet: a body is one blob, whatever its size, so a large one holds up the commit of the group that it is in;
-// SQLite's own limit (a little under 1 GB) is the only cap. Nothing is purged.
+// A body over 256 KiB is stored in chunks, each by an operation of its own and at most one in a group: what is small waits
+// for one chunk and not for all of them. Until the row that refers to it is there, nobody sees it. See bodies.go.
+//
+// Not done yet: SQLite's own limit (a little under 1 GB) is the only cap of a body. Nothing is purged.
 package sqlite

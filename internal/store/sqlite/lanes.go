@@ -19,7 +19,7 @@ const (
 	sqlOutboundLanes = `SELECT outbound, inbound, count(*) FROM deliveries WHERE state IN ('RESERVED','READY')
 		GROUP BY outbound, inbound`
 	sqlLaneHead = `SELECT ` + deliveryColumns + `, m.received FROM deliveries d JOIN messages m ON m.id = d.message
-		JOIN runs r ON r.id = d.run LEFT JOIN bodies b ON b.id = NULL -- none
+		JOIN runs r ON r.id = d.run
 		WHERE d.outbound = ? AND d.inbound = ? AND d.state IN ('RESERVED','READY') ORDER BY d.place, d.sub LIMIT 1`
 )
 

@@ -36,11 +36,13 @@ type Options struct {
 // picked it up; from then on it waits for the commit.
 type Store struct {
 	*reader
-	pool   *sql.DB // the writer's; one connection
-	writer *writer
-	queue  chan *op
-	lock   *fileLock
-	keep   int
+	pool    *sql.DB // the writer's; one connection
+	writer  *writer
+	queue   chan *op
+	chunks  chan *op // of large bodies
+	staging staging
+	lock    *fileLock
+	keep    int
 }
 
 var _ store.Store = (*Store)(nil)
@@ -104,13 +106,15 @@ func open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	s := &Store{
-		reader: r,
-		pool:   pool,
-		writer: newWriter(conn),
-		queue:  make(chan *op, maxGroup),
-		keep:   cmp.Or(o.KeepRefusals, 10_000),
+		reader:  r,
+		pool:    pool,
+		writer:  newWriter(conn),
+		queue:   make(chan *op, maxGroup),
+		chunks:  make(chan *op, maxGroup),
+		staging: staging{all: map[*staged]struct{}{}},
+		keep:    cmp.Or(o.KeepRefusals, 10_000),
 	}
-	go s.writer.loop(s.queue)
+	go s.writer.loop(s.queue, s.chunks)
 	return s, nil
 }
 
@@ -183,6 +187,7 @@ func (s *Store) Close() error {
 		return store.ErrClosed
 	}
 	close(s.queue)
+	close(s.chunks)
 	<-s.writer.done
 	ctx := context.Background()
 	_, markErr := s.writer.conn.ExecContext(ctx, "UPDATE meta SET value = 1 WHERE name = 'clean'")

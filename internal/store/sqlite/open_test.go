@@ -23,7 +23,7 @@ func TestSettings(t *testing.T) {
 	s := openAt(t, newPath(t), Options{})
 	for name, want := range map[string]string{
 		"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "auto_vacuum": "2", "busy_timeout": "5000",
-		"journal_size_limit": "67108864", "temp_store": "2", "application_id": "1131376752", "user_version": fmt.Sprint(schemaVersion()),
+		"journal_size_limit": "67108864", "temp_store": "2", "application_id": "1131376752", "user_version": strconv.Itoa(schemaVersion()),
 	} {
 		var got string
 		must(t, s.commit(t.Context(), 0, func(tx *tx) error { return tx.row("PRAGMA "+name, nil, &got) }))

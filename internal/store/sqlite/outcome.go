@@ -38,10 +38,15 @@ func (s *Store) EndRun(ctx context.Context, run int64, out message.Outcome) erro
 		err = errors.Join(err, checkBody(send.Body))
 		sum := sha256.Sum256(send.Body)
 		sums[i] = hex.EncodeToString(sum[:])
-		bytes += len(send.Body)
+		bytes += inOneOp(send.Body)
+	}
+	var large map[string]*staged
+	if err == nil {
+		large, err = s.stageSends(ctx, run, out.Sends, sums)
+		defer s.dropAll(large)
 	}
 	if err == nil {
-		err = s.commit(ctx, bytes, func(t *tx) error { return t.endHandler(run, out, sums) })
+		err = s.commit(ctx, bytes, func(t *tx) error { return t.endHandler(run, out, sums, large) })
 	}
 	if err != nil {
 		return fmt.Errorf("end run %d: %w", run, err)
@@ -49,9 +54,9 @@ func (s *Store) EndRun(ctx context.Context, run int64, out message.Outcome) erro
 	return nil
 }
 
-// endHandler ends a handler's run; sums are the hashes of the sends' bodies.
-func (t *tx) endHandler(run int64, out message.Outcome, sums []string) error {
-	f := filling{tx: t, run: run}
+// endHandler ends a handler's run; sums are the hashes of the sends' bodies, and large those that are stored already.
+func (t *tx) endHandler(run int64, out message.Outcome, sums []string, large map[string]*staged) error {
+	f := filling{tx: t, run: run, large: large}
 	var handler, ownSum string
 	var state message.RunState
 	var ownBody int64
@@ -115,7 +120,8 @@ type filling struct {
 	places  map[string]*place
 	order   []*place         // as they were reserved
 	bodies  map[string]int64 // the bodies that are stored already, by hash
-	number  int              // the last one given out; 0: not looked up yet
+	large   map[string]*staged
+	number  int // the last one given out; 0: not looked up yet
 }
 
 // place is one reserved place and how many sends it has taken.
@@ -164,7 +170,7 @@ func (f *filling) body(b []byte, sum string) (int64, error) {
 	if id, ok := f.bodies[sum]; ok {
 		return id, nil
 	}
-	id, err := f.tx.insert(sqlInsertBody, blob(b))
+	id, err := f.tx.body(b, f.large[sum])
 	f.bodies[sum] = id
 	return id, err
 }

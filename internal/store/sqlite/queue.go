@@ -10,10 +10,10 @@ import (
 
 // What the engine asks all the time. Each is a few index look-ups, however long the queue is; TestPlans holds this.
 const (
-	sqlNextReceived = `SELECT ` + messageColumns + `, b.data FROM messages m JOIN bodies b ON b.id = m.body
+	sqlNextReceived = `SELECT ` + messageColumns + `, ` + bodyColumns + ` FROM messages m JOIN bodies b ON b.id = m.body
 		WHERE m.inbound = ? AND m.disposition = 'RECEIVED' ORDER BY m.id LIMIT 1`
 
-	sqlNextRun = `SELECT ` + messageColumns + `, b.data, r.id
+	sqlNextRun = `SELECT ` + messageColumns + `, ` + bodyColumns + `, r.id
 		FROM runs r JOIN messages m ON m.id = r.message JOIN bodies b ON b.id = m.body
 		WHERE r.id = (SELECT id FROM runs WHERE handler = ? AND state = 'PENDING' ORDER BY id LIMIT 1)`
 
@@ -32,7 +32,6 @@ const (
 			WHERE outbound = ?1 AND inbound = lane.inbound AND state IN ('RESERVED','READY') ORDER BY place, sub LIMIT 1)
 		JOIN messages m ON m.id = d.message
 		JOIN runs r ON r.id = d.run
-		LEFT JOIN bodies b ON b.id = d.body
 		ORDER BY d.place, d.sub`
 
 	sqlSeen = `SELECT message FROM sources WHERE path = ? AND size = ? AND mtime = ? AND sha256 = ?`
@@ -53,7 +52,11 @@ const (
 // NextReceived returns the oldest message of the inbound that awaits routing; see store.Store.
 func (s *Store) NextReceived(ctx context.Context, inbound string) (*message.Message, error) {
 	var m message.Message
-	found, err := s.one(ctx, sqlNextReceived, []any{inbound}, append(messageDest(&m), bytesCol{&m.Body})...)
+	var body bodyCols
+	found, err := s.one(ctx, sqlNextReceived, []any{inbound}, append(messageDest(&m), body.dest()...)...)
+	if err == nil && found {
+		m.Body, err = body.whole(s.asks(ctx), sqlMessageChunks, int64(m.ID))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("next message of inbound %q: %w", inbound, err)
 	}
@@ -67,8 +70,12 @@ func (s *Store) NextReceived(ctx context.Context, inbound string) (*message.Mess
 func (s *Store) NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error) {
 	var r message.Run
 	var m message.Message
-	dest := append(messageDest(&m), bytesCol{&m.Body}, &r.ID)
+	var body bodyCols
+	dest := append(append(messageDest(&m), body.dest()...), &r.ID)
 	found, err := s.one(ctx, sqlNextRun, []any{handler}, dest...)
+	if err == nil && found {
+		m.Body, err = body.whole(s.asks(ctx), sqlMessageChunks, int64(m.ID))
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("next run of handler %q: %w", handler, err)
 	}
@@ -100,6 +107,15 @@ func (r *reader) Heads(ctx context.Context, outbound string) ([]message.Delivery
 		return nil, fmt.Errorf("heads of outbound %q: %w", outbound, err)
 	}
 	return heads, nil
+}
+
+// DeliveryBody returns what a delivery carries; see store.Store.
+func (r *reader) DeliveryBody(ctx context.Context, delivery int64) ([]byte, error) {
+	b, err := ownedBody(r.asks(ctx), sqlDeliveryBody, sqlDeliveryChunks, delivery)
+	if err != nil {
+		return nil, fmt.Errorf("body of delivery %d: %w", delivery, err)
+	}
+	return b, nil
 }
 
 // Seen says whether a file with this identity was received already; see store.Store.

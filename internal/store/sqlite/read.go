@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	sqlMessage    = `SELECT ` + messageColumns + `, b.data FROM messages m LEFT JOIN bodies b ON b.id = m.body WHERE m.id = ?`
+	sqlMessage    = `SELECT ` + messageColumns + ` FROM messages m WHERE m.id = ?`
 	sqlRuns       = `SELECT ` + runColumns + ` FROM runs r WHERE r.message = ? ORDER BY r.id`
 	sqlDeliveries = `SELECT ` + deliveryColumns + ` FROM deliveries d JOIN messages m ON m.id = d.message
-		JOIN runs r ON r.id = d.run LEFT JOIN bodies b ON b.id = d.body WHERE d.message = ? ORDER BY d.number`
+		JOIN runs r ON r.id = d.run WHERE d.message = ? ORDER BY d.number`
 	// A place and what was replayed of it are one.
 	sqlPlanned   = `SELECT run, outbound FROM deliveries WHERE message = ? AND sub = 0 GROUP BY run, outbound ORDER BY min(number)`
 	sqlResubmits = `SELECT id FROM messages WHERE resubmits = ? ORDER BY id`
@@ -27,7 +27,16 @@ const (
 // Timeline returns one message whole; see store.Reader. It is of one moment. A run's sends are among the deliveries, so
 // Outcome.Sends and Outcome.Tags are empty there.
 func (r *reader) Timeline(ctx context.Context, id message.ID) (store.Timeline, error) {
-	tl, err := r.timeline(ctx, id)
+	return r.told(ctx, id, true)
+}
+
+// Outline returns one message without the bodies; see store.Reader.
+func (r *reader) Outline(ctx context.Context, id message.ID) (store.Timeline, error) {
+	return r.told(ctx, id, false)
+}
+
+func (r *reader) told(ctx context.Context, id message.ID, bodies bool) (store.Timeline, error) {
+	tl, err := r.timeline(ctx, id, bodies)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = store.ErrNotFound
 	}
@@ -37,7 +46,7 @@ func (r *reader) Timeline(ctx context.Context, id message.ID) (store.Timeline, e
 	return tl, nil
 }
 
-func (r *reader) timeline(ctx context.Context, id message.ID) (tl store.Timeline, err error) {
+func (r *reader) timeline(ctx context.Context, id message.ID, bodies bool) (tl store.Timeline, err error) {
 	if err := r.gate.enter(); err != nil {
 		return tl, err
 	}
@@ -47,14 +56,16 @@ func (r *reader) timeline(ctx context.Context, id message.ID) (tl store.Timeline
 		return tl, err
 	}
 	defer func() { _ = tx.Rollback() }() // it only read
-	dest := append(messageDest(&tl.Message), bytesCol{&tl.Message.Body})
-	if err := tx.QueryRowContext(ctx, sqlMessage, id).Scan(dest...); err != nil {
+	ask := func(query string, args []any, scan func(scanner) error) error {
+		rows, err := tx.QueryContext(ctx, query, args...)
+		return scanAll(rows, err, scan)
+	}
+	if err := tx.QueryRowContext(ctx, sqlMessage, id).Scan(messageDest(&tl.Message)...); err != nil {
 		return tl, err
 	}
 	each := func(query string, scan func(scanner) error) {
 		if err == nil {
-			rows, queryErr := tx.QueryContext(ctx, query, id)
-			err = scanAll(rows, queryErr, scan)
+			err = ask(query, []any{id}, scan)
 		}
 	}
 	each(sqlRuns, func(row scanner) error {
@@ -91,7 +102,23 @@ func (r *reader) timeline(ctx context.Context, id message.ID) (tl store.Timeline
 		tl.Tags[name] = value
 		return err
 	})
+	if err == nil && bodies {
+		err = addBodies(ask, &tl)
+	}
 	return tl, err
+}
+
+func addBodies(ask asker, tl *store.Timeline) (err error) {
+	if tl.Message.Body, err = ownedBody(ask, sqlMessageBody, sqlMessageChunks, int64(tl.Message.ID)); err != nil {
+		return err
+	}
+	for i := range tl.Deliveries {
+		d := &tl.Deliveries[i]
+		if d.Body, err = ownedBody(ask, sqlDeliveryBody, sqlDeliveryChunks, d.ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Counts returns how many messages stand at each disposition; all six are there, with zero where none does.

@@ -23,7 +23,6 @@ func checkBody(b []byte) error {
 }
 
 const (
-	sqlInsertBody    = `INSERT INTO bodies (data) VALUES (?)`
 	sqlInsertMessage = `INSERT INTO messages (inbound, peer, type, control_id, received, size, sha256, disposition, body,
 		resubmits) VALUES (?, ?, ?, ?, ?, ?, ?, 'RECEIVED', ?, nullif(?, 0))`
 	// The first message of a file keeps it: it is the one that was processed.
@@ -41,9 +40,14 @@ func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, e
 	if in.Received.IsZero() {
 		in.Received = time.Now()
 	}
+	large, err := s.stage(ctx, in.Body)
+	if err != nil {
+		return 0, fmt.Errorf("receive: %w", err)
+	}
+	defer s.staging.drop(large)
 	var id int64
-	err := s.commit(ctx, len(in.Body), func(t *tx) (err error) {
-		id, err = t.receive(in, hex.EncodeToString(sum[:]))
+	err = s.commit(ctx, inOneOp(in.Body), func(t *tx) (err error) {
+		id, err = t.receive(in, hex.EncodeToString(sum[:]), large)
 		return err
 	})
 	if err != nil {
@@ -52,13 +56,13 @@ func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, e
 	return message.ID(id), nil
 }
 
-func (t *tx) receive(in message.Incoming, sum string) (int64, error) {
+func (t *tx) receive(in message.Incoming, sum string, large *staged) (int64, error) {
 	if in.Resubmits != 0 {
 		if err := t.exists(in.Resubmits); err != nil {
 			return 0, err
 		}
 	}
-	body, err := t.insert(sqlInsertBody, blob(in.Body))
+	body, err := t.body(in.Body, large)
 	if err != nil {
 		return 0, err
 	}

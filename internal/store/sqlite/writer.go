@@ -51,6 +51,11 @@ func (o *op) finish(err error) {
 // commit hands do to the writer and returns when its transaction is on disk, or with the reason why it is not. bytes is
 // about how much it writes.
 func (s *Store) commit(ctx context.Context, bytes int, do func(*tx) error) error {
+	return s.submit(ctx, s.queue, newOp(bytes, do))
+}
+
+// submit is commit by one of the writer's two ways in.
+func (s *Store) submit(ctx context.Context, queue chan<- *op, o *op) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -58,9 +63,8 @@ func (s *Store) commit(ctx context.Context, bytes int, do func(*tx) error) error
 		return err
 	}
 	defer s.gate.leave()
-	o := newOp(bytes, do)
 	select {
-	case s.queue <- o:
+	case queue <- o:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -93,19 +97,32 @@ func newWriter(c *sql.Conn) *writer {
 	return w
 }
 
-// loop serves the queue until it is closed and empty.
-func (w *writer) loop(queue <-chan *op) {
+// loop serves the queue, and the chunks of large bodies, until both are closed and empty.
+func (w *writer) loop(queue, chunks <-chan *op) {
 	defer close(w.done)
 	group := make([]*op, 0, maxGroup)
-	for first := range queue {
-		group = fill(group[:0], first, queue)
+	for queue != nil || chunks != nil {
+		select {
+		case first, open := <-queue:
+			if !open {
+				queue = nil
+				continue
+			}
+			group = fill(group[:0], first, queue, chunks)
+		case first, open := <-chunks:
+			if !open {
+				chunks = nil
+				continue
+			}
+			group = fill(group[:0], first, queue, nil)
+		}
 		w.serve(group)
 		clear(group)
 	}
 }
 
-// fill picks up the first operation and whatever else is waiting.
-func fill(group []*op, first *op, queue <-chan *op) []*op {
+// fill picks up the first operation, one chunk, and whatever else is waiting.
+func fill(group []*op, first *op, queue, chunks <-chan *op) []*op {
 	bytes := 0
 	for o := first; ; {
 		if o.state.CompareAndSwap(opWaiting, opPicked) {
@@ -115,13 +132,17 @@ func fill(group []*op, first *op, queue <-chan *op) []*op {
 		if len(group) == maxGroup || bytes >= maxGroupBytes {
 			return group
 		}
+		var open bool
 		select {
-		case next, open := <-queue:
-			if !open {
-				return group
-			}
-			o = next
+		case o, open = <-chunks:
+			chunks = nil
 		default:
+			select {
+			case o, open = <-queue:
+			default:
+			}
+		}
+		if !open {
 			return group
 		}
 	}

@@ -171,6 +171,10 @@ func testNotFound(f *fixture) {
 	const none = 12345
 	_, err := f.s.Timeline(f.ctx(), none)
 	f.wantErr(err, store.ErrNotFound)
+	_, err = f.s.Outline(f.ctx(), none)
+	f.wantErr(err, store.ErrNotFound)
+	_, err = f.s.DeliveryBody(f.ctx(), none)
+	f.wantErr(err, store.ErrNotFound)
 	f.wantErr(f.s.Route(f.ctx(), none, nil, message.Outcome{State: message.RunSent}), store.ErrNotFound)
 	f.wantErr(f.s.FailRoute(f.ctx(), none, failed("")), store.ErrNotFound)
 	f.wantErr(f.s.EndRun(f.ctx(), none, filtered("")), store.ErrNotFound)
@@ -199,13 +203,15 @@ func testClosed(f *fixture) {
 	_, errs["NextReceived"] = f.s.NextReceived(ctx, "adt")
 	_, _, errs["NextRun"] = f.s.NextRun(ctx, "h")
 	_, errs["Heads"] = f.s.Heads(ctx, "a")
+	_, errs["DeliveryBody"] = f.s.DeliveryBody(ctx, 1)
+	_, errs["Outline"] = f.s.Outline(ctx, id)
 	_, errs["Unfinished"] = f.s.Unfinished(ctx)
 	_, errs["Waiting"] = f.s.Waiting(ctx)
 	_, errs["Messages"] = f.s.Messages(ctx, store.Query{})
 	_, errs["Timeline"] = f.s.Timeline(ctx, id)
 	_, errs["Counts"] = f.s.Counts(ctx)
 	_, errs["Refusals"] = f.s.Refusals(ctx, 1)
-	equal(f, "methods", len(errs), 19)
+	equal(f, "methods", len(errs), 21)
 	for method, err := range errs {
 		if err == nil {
 			f.Errorf("%s works after Close", method)

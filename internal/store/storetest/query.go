@@ -31,6 +31,13 @@ func testTimeline(f *fixture) {
 	if since := time.Since(r.Ended); since < -time.Second || since > time.Minute {
 		f.Errorf("the run ended at %v", r.Ended)
 	}
+	brief, err := f.s.Outline(f.ctx(), id)
+	f.must(err)
+	tl.Message.Body = nil
+	for i := range tl.Deliveries {
+		tl.Deliveries[i].Body = nil
+	}
+	equal(f, "outline", fmt.Sprintf("%+v", brief), fmt.Sprintf("%+v", tl))
 	equal(f, "runs of the other message", len(f.timeline(other).Runs), 1)
 	equal(f, "tags of the other message", len(f.timeline(other).Tags), 0)
 }

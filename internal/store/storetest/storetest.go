@@ -52,6 +52,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Stale", testStale},
 		{"NotFound", testNotFound},
 		{"Timeline", testTimeline},
+		{"LargeBodies", testLargeBodies},
+		{"LargeSends", testLargeSends},
 		{"Tags", testTags},
 		{"Filters", testFilters},
 		{"Paging", testPaging},
@@ -202,6 +204,11 @@ func (f *fixture) heads(outbound string) []message.Delivery {
 	f.Helper()
 	heads, err := f.s.Heads(f.ctx(), outbound)
 	f.must(err)
+	for i, d := range heads {
+		equal(f, "body of a head", d.Body == nil, true)
+		heads[i].Body, err = f.s.DeliveryBody(f.ctx(), d.ID)
+		f.must(err)
+	}
 	return heads
 }
 
