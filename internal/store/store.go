@@ -93,6 +93,8 @@ type Reader interface {
 	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
 	// DeliveryBody returns what a delivery carries; nil for one that carries nothing, ErrNotFound if there is none.
 	DeliveryBody(ctx context.Context, delivery int64) ([]byte, error)
+	// Purgeable counts the messages that a Purge would remove by and by.
+	Purgeable(ctx context.Context, r PurgeRequest) (Purged, error)
 	// Refusals lists what inbounds turned away, newest first, at most limit (0 means 50).
 	Refusals(ctx context.Context, limit int) ([]message.Refusal, error)
 	// DeadLetters lists parts that failed for good and have not been replayed.
@@ -164,6 +166,11 @@ type Store interface {
 	// Rename gives the unfinished work of one name, its holds and its failures in a row to another, and returns how much
 	// work that was. What has ended keeps its name.
 	Rename(ctx context.Context, kind, from, to string) (int64, error)
+
+	// Purge takes one bounded step: it removes some of the messages that the request names, each with all that belongs to it,
+	// or some of what nobody refers to, or gives space back. Others may write between two steps. Where it says More, there
+	// is a next one.
+	Purge(ctx context.Context, r PurgeRequest) (Purged, error)
 
 	// Unfinished returns how many messages have no final disposition.
 	Unfinished(ctx context.Context) (int64, error)

@@ -26,7 +26,7 @@ const (
 	sqlInsertMessage = `INSERT INTO messages (inbound, peer, type, control_id, received, size, sha256, disposition, body,
 		resubmits) VALUES (?, ?, ?, ?, ?, ?, ?, 'RECEIVED', ?, nullif(?, 0))`
 	// The first message of a file keeps it: it is the one that was processed.
-	sqlInsertSource = `INSERT INTO sources (path, size, mtime, sha256, message) VALUES (?, ?, ?, ?, ?)
+	sqlInsertSource = `INSERT INTO sources (path, size, mtime, sha256, message, seen) VALUES (?, ?, ?, ?, ?, ?)
 		ON CONFLICT DO NOTHING`
 )
 
@@ -72,7 +72,7 @@ func (t *tx) receive(in message.Incoming, sum string, large *staged) (int64, err
 		return id, err
 	}
 	f := in.File
-	return id, t.run(sqlInsertSource, f.Path, f.Size, micros(f.ModTime), f.SHA256, id)
+	return id, t.run(sqlInsertSource, f.Path, f.Size, micros(f.ModTime), f.SHA256, id, micros(time.Now()))
 }
 
 const (

@@ -204,6 +204,8 @@ func testClosed(f *fixture) {
 	_, _, errs["NextRun"] = f.s.NextRun(ctx, "h")
 	_, errs["Heads"] = f.s.Heads(ctx, "a")
 	_, errs["DeliveryBody"] = f.s.DeliveryBody(ctx, 1)
+	_, errs["Purgeable"] = f.s.Purgeable(ctx, store.PurgeRequest{})
+	_, errs["Purge"] = f.s.Purge(ctx, store.PurgeRequest{})
 	_, errs["Outline"] = f.s.Outline(ctx, id)
 	_, errs["Unfinished"] = f.s.Unfinished(ctx)
 	_, errs["Waiting"] = f.s.Waiting(ctx)
@@ -211,7 +213,7 @@ func testClosed(f *fixture) {
 	_, errs["Timeline"] = f.s.Timeline(ctx, id)
 	_, errs["Counts"] = f.s.Counts(ctx)
 	_, errs["Refusals"] = f.s.Refusals(ctx, 1)
-	equal(f, "methods", len(errs), 21)
+	equal(f, "methods", len(errs), 23)
 	for method, err := range errs {
 		if err == nil {
 			f.Errorf("%s works after Close", method)

@@ -17,6 +17,7 @@ type model struct {
 	place    int
 	held     map[message.Target]string // why
 	streaks  map[message.Target]int    // failures in a row
+	last     message.ID                // that was given out
 }
 
 type modelMessage struct {
@@ -51,6 +52,7 @@ type modelDelivery struct {
 }
 
 func (m *model) receive(id message.ID, inbound, body string) {
+	m.last = id
 	m.messages = append(m.messages, &modelMessage{id: id, inbound: inbound, body: body, disposition: message.Received})
 }
 

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"testing"
@@ -30,6 +31,7 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 			"release":   m.release,
 			"replay":    m.replay,
 			"stale":     m.stale,
+			"purge":     m.purgeStep,
 			"":          m.check,
 		}
 		if _, ok := m.s.(Reopener); ok {
@@ -58,7 +60,19 @@ func drawReason(t *rapid.T) string {
 }
 
 func drawBody(t *rapid.T, label string) string {
-	return rapid.SampledFrom([]string{"", "a", "MSH|^~\\&|", "\x00\xff\x0b"}).Draw(t, label)
+	body := rapid.SampledFrom([]string{"", "a", "MSH|^~\\&|", "\x00\xff\x0b", "", "b", "MSH|", "large"}).Draw(t, label)
+	if body == "large" {
+		return string(large(256<<10 + 1))
+	}
+	return body
+}
+
+// brief shows a body, or which it is if it is long.
+func brief[B string | []byte](b B) string {
+	if len(b) > 100 {
+		return fmt.Sprintf("%d bytes, %x", len(b), sha256.Sum256([]byte(b)))
+	}
+	return fmt.Sprintf("%q", b)
 }
 
 func drawHoldAfter(t *rapid.T) int { return rapid.IntRange(0, 2).Draw(t, "hold after") }
@@ -74,8 +88,8 @@ func pick[T any](t *rapid.T, list []T, label string) T {
 func (m *machine) receive(t *rapid.T) {
 	inbound, body := pick(t, inbounds(), "inbound"), drawBody(t, "body")
 	id := m.fixture.receive(inbound, body)
-	if n := len(m.model.messages); n > 0 && id <= m.model.messages[n-1].id {
-		t.Fatalf("id %d came after id %d", id, m.model.messages[n-1].id)
+	if id <= m.model.last {
+		t.Fatalf("id %d came after id %d", id, m.model.last)
 	}
 	m.model.receive(id, inbound, body)
 	m.touched = m.model.messages[len(m.model.messages)-1]
@@ -288,11 +302,11 @@ func (m *machine) check(*rapid.T) {
 func (m *machine) checkHeads(outbound string) {
 	var got, want string
 	for _, d := range m.heads(outbound) {
-		got += fmt.Sprintf("[%s %s %q %s %d/%d]", d.Name(), d.State, d.Body, d.Handler, d.Attempts, d.Rejected)
+		got += fmt.Sprintf("[%s %s %s %s %d/%d]", d.Name(), d.State, brief(d.Body), d.Handler, d.Attempts, d.Rejected)
 	}
 	for _, d := range m.model.heads(outbound) {
 		name := message.Delivery{Message: d.message.id, Number: d.number}.Name()
-		want += fmt.Sprintf("[%s %s %q %s %d/%d]", name, d.state, d.body, d.run.handler, d.attempts, d.rejected)
+		want += fmt.Sprintf("[%s %s %s %s %d/%d]", name, d.state, brief(d.body), d.run.handler, d.attempts, d.rejected)
 	}
 	equal(m.fixture, "heads of "+outbound, got, want)
 }
@@ -397,7 +411,7 @@ func (m *machine) checkDeadLetters() {
 
 func (m *machine) checkTimeline(msg *modelMessage) {
 	tl := m.timeline(msg.id)
-	got, want := fmt.Sprintf("%q", tl.Message.Body), fmt.Sprintf("%q", msg.body)
+	got, want := brief(tl.Message.Body), brief(msg.body)
 	for _, r := range tl.Runs {
 		got += fmt.Sprintf("[%q %s %s %t]", r.Handler, r.State, r.Outcome.Reason, !r.Replayed.IsZero())
 	}
@@ -405,10 +419,10 @@ func (m *machine) checkTimeline(msg *modelMessage) {
 		want += fmt.Sprintf("[%q %s %s %t]", r.handler, r.state, r.reason, r.replayed)
 	}
 	for _, d := range tl.Deliveries {
-		got += fmt.Sprintf("[%d %s>%s %s %q %s %t]", d.Number, d.Handler, d.Outbound, d.State, d.Body, d.Reason, !d.Replayed.IsZero())
+		got += fmt.Sprintf("[%d %s>%s %s %s %s %t]", d.Number, d.Handler, d.Outbound, d.State, brief(d.Body), d.Reason, !d.Replayed.IsZero())
 	}
 	for _, d := range msg.deliveries {
-		want += fmt.Sprintf("[%d %s>%s %s %q %s %t]", d.number, d.run.handler, d.outbound, d.state, d.body, d.reason, d.replayed)
+		want += fmt.Sprintf("[%d %s>%s %s %s %s %t]", d.number, d.run.handler, d.outbound, d.state, brief(d.body), d.reason, d.replayed)
 	}
 	equal(m.fixture, fmt.Sprintf("timeline of message %d", msg.id), got, want)
 }
