@@ -30,9 +30,17 @@ type Config struct {
 	root *node // where everything was written; never nil
 }
 
-// Store says where the durable queue is.
+// Store says where the durable queue is, and what it keeps.
 type Store struct {
-	Path string // absolute
+	Path      string // absolute
+	MinFree   int64  // bytes; with less room on its disk nothing is received
+	Retention Retention
+}
+
+// Retention is how long messages are kept once they have ended. Zero is for ever.
+type Retention struct {
+	Done time.Duration // PROCESSED, FILTERED and UNROUTED
+	Dead time.Duration // ERROR
 }
 
 // Sandbox says how the workers run.

@@ -42,13 +42,17 @@ func defaultSandbox() Sandbox {
 	return Sandbox{Mode: "subprocess", Python: "python3", Node: "node", StartTimeout: 10 * time.Second}
 }
 
+func defaultRetention() Retention {
+	return Retention{Done: 30 * 24 * time.Hour, Dead: 90 * 24 * time.Hour}
+}
+
 func defaultLimits() Limits { return Limits{IdleCPU: 5 * time.Second, Output: 64 << 20} }
 
 func defaultRetry() Retry {
 	return Retry{First: time.Second, Max: 5 * time.Minute, Rejected: 3, Then: "dead_letter"}
 }
 
-// TestAim reads the configuration of the pipeline's design, without what is refused for now (bad/aim.toml has that).
+// TestAim reads the configuration of the pipeline's design, whole.
 func TestAim(t *testing.T) {
 	file := filepath.Join("testdata", "good", "aim.toml")
 	cfg, err := Load(file, testEnv)
@@ -63,7 +67,7 @@ func TestAim(t *testing.T) {
 	sandbox.Level = "atomic"
 	equal(t, cfg, Config{
 		File: file, Dir: dir, Version: 1,
-		Store:   Store{Path: filepath.Join(dir, "var", "coppice.db")},
+		Store:   Store{Path: filepath.Join(dir, "var", "coppice.db"), MinFree: 1 << 30, Retention: defaultRetention()},
 		Sandbox: sandbox,
 		Inbounds: []Inbound{{
 			Name:   "adt",
@@ -77,7 +81,7 @@ func TestAim(t *testing.T) {
 		}},
 		Outbounds: []Outbound{
 			{
-				Name: "emr", Order: "strict", Retry: defaultRetry(),
+				Name: "emr", Order: "strict", Retry: Retry{First: time.Second, Max: 5 * time.Minute, Rejected: 3, Then: "hold"},
 				MLLP: &MLLPOut{Connect: "emr.example:6671", AckTimeout: 30 * time.Second, Connection: "persistent"},
 			},
 			{
@@ -92,6 +96,8 @@ func TestEveryKey(t *testing.T) {
 	cfg := parseGood(t, `
 version = 1
 store.path = "data/q.db"
+store.min_free = "0B"
+store.retention = { done = "1d12h", dead = "forever" }
 [sandbox]
 mode = "subprocess"
 level = "group"
@@ -136,7 +142,7 @@ retry = { first = "2s", max = "1d", rejected = 9, then = "hold" }
 	at := func(name string) string { return filepath.Join(cfg.Dir, filepath.FromSlash(name)) }
 	equal(t, cfg, Config{
 		File: cfg.File, Dir: cfg.Dir, Version: 1,
-		Store:   Store{Path: at("data/q.db")},
+		Store:   Store{Path: at("data/q.db"), Retention: Retention{Done: 36 * time.Hour}},
 		Sandbox: Sandbox{Mode: "subprocess", Level: "group", Python: at("venv/bin/python"), Node: at("node/bin/node"), StartTimeout: 90 * time.Second},
 		Inbounds: []Inbound{
 			{
@@ -173,7 +179,8 @@ retry = { first = "2s", max = "1d", rejected = 9, then = "hold" }
 
 func TestDefaults(t *testing.T) {
 	cfg := parseGood(t, good+"[outbound.o]\nfile = { dir = \"out\" }\n[inbound.f]\nfile = { dir = \"in\" }\nhandlers = [\"admit\"]\n")
-	if cfg.Store.Path != filepath.Join(cfg.Dir, "var", "coppice.db") || cfg.Sandbox != defaultSandbox() {
+	store := Store{Path: filepath.Join(cfg.Dir, "var", "coppice.db"), MinFree: 256 << 20, Retention: defaultRetention()}
+	if cfg.Store != store || cfg.Sandbox != defaultSandbox() {
 		t.Errorf("%+v", cfg)
 	}
 	if cfg.Outbounds[0].Retry != defaultRetry() || cfg.Inbounds[1].File.MoveTo != filepath.Join(cfg.Dir, "in", "done") {

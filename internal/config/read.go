@@ -12,7 +12,7 @@ type reader struct {
 func (r *reader) read() {
 	top := table{r: r, node: r.cfg.root}
 	r.cfg.Version = r.readVersion(top)
-	r.cfg.Store.Path = top.table("store").file("path")
+	r.cfg.Store = readStore(top.table("store"))
 	r.cfg.Sandbox = readSandbox(top.table("sandbox"))
 	for name, t := range top.named("inbound") {
 		r.cfg.Inbounds = append(r.cfg.Inbounds, readInbound(name, t))
@@ -31,6 +31,11 @@ func (r *reader) readVersion(top table) int {
 		return 1
 	}
 	return top.integer("version")
+}
+
+func readStore(t table) Store {
+	keep := t.table("retention")
+	return Store{Path: t.file("path"), MinFree: t.size("min_free"), Retention: Retention{Done: keep.keep("done"), Dead: keep.keep("dead")}}
 }
 
 func readSandbox(t table) Sandbox {

@@ -116,7 +116,7 @@ func accepts(k key) string {
 		return strings.Join(names, ", ")
 	case formInt:
 		return between(fmt.Sprint(k.min), fmt.Sprint(k.max))
-	case formDuration:
+	case formDuration, formKeep:
 		return between(formatDuration(time.Duration(k.min)), formatDuration(time.Duration(k.max)))
 	case formSize:
 		return between(formatSize(k.min), formatSize(k.max))
@@ -211,7 +211,7 @@ func TestSchema(t *testing.T) {
 		}
 		n, err := int64(math.MinInt64), error(nil)
 		switch k.form {
-		case formDuration:
+		case formDuration, formKeep:
 			var d time.Duration
 			d, err = parseDuration(k.def)
 			n = int64(d)

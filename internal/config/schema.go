@@ -17,6 +17,7 @@ const (
 	formChoice   form = "one of"
 	formInt      form = "integer"
 	formDuration form = "duration"
+	formKeep     form = "duration or \"forever\""
 	formSize     form = "size"
 	formStrings  form = "array of strings"
 	formRef      form = "reference"
@@ -104,8 +105,13 @@ func topKeys() []key {
 		{path: "version", form: formInt, field: "Version", required: true, min: 1, max: 1, doc: "The version of this format."},
 		{path: "store", form: formTable, doc: "The durable queue."},
 		{path: "store.path", form: formPath, field: "Store.Path", def: "var/coppice.db", doc: "The store's file."},
-		{path: "store.retention", later: true, hint: "leave it out: nothing is removed from the store yet"},
-		{path: "store.min_free", later: true, hint: "leave it out, and watch the disk by other means"},
+		{path: "store.min_free", form: formSize, field: "Store.MinFree", def: "256MiB", min: 0, max: 1 << 50,
+			doc: "The least room on the store's disk: with less, nothing is received until there is more again, and deliveries go on; `0B` for no such limit."},
+		{path: "store.retention", form: formTable, doc: "How long a message is kept once it has ended, with all that belongs to it; what is still to do is never removed."},
+		{path: "store.retention.done", form: formKeep, field: "Store.Retention.Done", def: "30d", min: minute, max: 36500 * 24 * hour,
+			doc: "Those that are PROCESSED, FILTERED or UNROUTED."},
+		{path: "store.retention.dead", form: formKeep, field: "Store.Retention.Dead", def: "90d", min: minute, max: 36500 * 24 * hour,
+			doc: "Those that are ERROR."},
 		{path: "sandbox", form: formTable, doc: "How workers run."},
 		{path: "inbound", form: formNamed, doc: "Connections that messages come in by."},
 		{path: "handler", form: formNamed, doc: "Functions that transform messages."},

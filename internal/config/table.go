@@ -182,11 +182,23 @@ func (t table) integer(name string) int {
 }
 
 func (t table) duration(name string) time.Duration {
-	n, i := quantityOf(t, name, durationForm, func(s string) (int64, error) { d, err := parseDuration(s); return int64(d), err })
+	form := durationForm
+	if t.spec(name).form == formKeep {
+		form += `; or "` + forever + `"`
+	}
+	n, i := quantityOf(t, name, form, func(s string) (int64, error) { d, err := parseDuration(s); return int64(d), err })
 	if spec := t.spec(name); n != nil && (i < spec.min || i > spec.max) {
 		t.outOfRange(n, name, show(n.source, `"`), formatDuration(time.Duration(spec.min)), formatDuration(time.Duration(spec.max)))
 	}
 	return time.Duration(i)
+}
+
+// keep is a duration, or zero for ever.
+func (t table) keep(name string) time.Duration {
+	if n := t.child(name); n != nil && n.kind == aString && n.text == forever {
+		return 0
+	}
+	return t.duration(name)
 }
 
 func (t table) size(name string) int64 {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -40,6 +41,9 @@ func sizeUnits() []unit {
 	}
 }
 
+// forever is what is longer than any duration, where there is such a thing.
+const forever = "forever"
+
 const (
 	durationForm = `write whole numbers with the units d, h, m, s or ms, the largest first, such as "5s", "1m30s" or "7d"`
 	sizeForm     = `write a whole number with one of the units B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, such as "16MiB"`
@@ -70,6 +74,15 @@ func parseDuration(s string) (time.Duration, error) {
 		sum += n
 	}
 	return time.Duration(sum), nil
+}
+
+// ParseDuration reads a duration as a configuration holds it.
+func ParseDuration(s string) (time.Duration, error) {
+	d, err := parseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q is %w: %s", s, err, durationForm)
+	}
+	return d, nil
 }
 
 // parseSize reads sizeForm.
