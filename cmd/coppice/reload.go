@@ -17,7 +17,7 @@ coppice check reads it, every worker of the new code is started, and if anything
 
 What is under way ends under the old code, for which it has three seconds, or is done again under the new one; the queue goes on
 under the new one. Connections that did not change stay open. One that did, on the same address, is closed for a moment.
-${NAME} stands for what the engine's environment held when it started. [store] cannot be changed by a reload.
+${NAME} stands for what the engine's environment held when it started. store.path cannot be changed by a reload.
 
 Names are identity: a reload that drops a name for which work waits is refused, unless the one that takes its place says
 was = ["old name"].`,

@@ -148,6 +148,9 @@ func clientTLS(t *config.TLSOut) *secure.Client {
 type sink struct{ e *Engine }
 
 func (s sink) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
+	if s.e.disk.full() {
+		return 0, connect.ErrBusy
+	}
 	g := s.e.now.Load()
 	id, err := g.pipeline.Receive(ctx, in)
 	if next := s.e.now.Load(); next != g && errors.Is(err, pipeline.ErrStopped) { // a reload came in between

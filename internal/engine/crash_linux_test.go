@@ -405,22 +405,22 @@ func (b *books) checkFiles(t *testing.T, dir string) {
 	}
 }
 
-// disk is an ext4 file system, with a journal, in a file.
-type disk struct {
-	image   string
+// image is an ext4 file system, with a journal, in a file.
+type image struct {
+	file    string
 	mounted string
 }
 
-func newDisk(t *testing.T) *disk {
+func newDisk(t *testing.T) *image {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("missing: root, to mount a file system")
 	}
 	dir := t.TempDir()
-	d := &disk{image: filepath.Join(dir, "image"), mounted: filepath.Join(dir, "disk")}
-	err := os.WriteFile(d.image, nil, 0o600)
+	d := &image{file: filepath.Join(dir, "image"), mounted: filepath.Join(dir, "disk")}
+	err := os.WriteFile(d.file, nil, 0o600)
 	if err == nil {
-		err = os.Truncate(d.image, 1<<30)
+		err = os.Truncate(d.file, 1<<30)
 	}
 	if err == nil {
 		err = os.Mkdir(d.mounted, 0o700)
@@ -428,17 +428,17 @@ func newDisk(t *testing.T) *disk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("mkfs.ext4", "-q", "-F", d.image).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mkfs.ext4", "-q", "-F", d.file).CombinedOutput(); err != nil {
 		t.Skipf("missing: mkfs.ext4: %v %s", err, out)
 	}
-	if out, err := exec.Command("mount", "-o", "loop", d.image, d.mounted).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-o", "loop", d.file, d.mounted).CombinedOutput(); err != nil {
 		t.Skipf("missing: loop devices: %v %s", err, out)
 	}
 	t.Cleanup(func() { d.unmount(t) })
 	return d
 }
 
-func (d *disk) unmount(t *testing.T) {
+func (d *image) unmount(t *testing.T) {
 	var out []byte
 	var err error
 	for limit := time.Now().Add(patience); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) { // a dead process may hold it for a moment
@@ -450,7 +450,7 @@ func (d *disk) unmount(t *testing.T) {
 }
 
 // sync has everything that was written until now reach the disk.
-func (d *disk) sync(t *testing.T) {
+func (d *image) sync(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command("sync", "-f", d.mounted).CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
@@ -458,21 +458,21 @@ func (d *disk) sync(t *testing.T) {
 }
 
 // copy keeps what is on the disk now.
-func (d *disk) copy(t *testing.T) {
+func (d *image) copy(t *testing.T) {
 	t.Helper()
-	if out, err := exec.Command("cp", "--sparse=always", d.image, d.image+".cut").CombinedOutput(); err != nil {
+	if out, err := exec.Command("cp", "--sparse=always", d.file, d.file+".cut").CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
 }
 
 // swap puts the copy in the place of the disk.
-func (d *disk) swap(t *testing.T) {
+func (d *image) swap(t *testing.T) {
 	t.Helper()
 	d.unmount(t)
-	if err := os.Rename(d.image+".cut", d.image); err != nil {
+	if err := os.Rename(d.file+".cut", d.file); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("mount", "-o", "loop", d.image, d.mounted).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-o", "loop", d.file, d.mounted).CombinedOutput(); err != nil {
 		t.Fatalf("the disk cannot be mounted after the cut: %v %s", err, out)
 	}
 }

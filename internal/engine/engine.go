@@ -37,6 +37,11 @@ type Options struct {
 	Sandbox  sandbox.Observer
 	// HandlerOutput lets what handlers print into the log. It may hold what messages hold.
 	HandlerOutput bool
+	// Disk hears of each time that the room on the store's disk gets less than min_free, and that there is enough again. It
+	// must not block.
+	Disk func(low bool, free int64)
+
+	free func(path string) (int64, error) // sqlite.FreeSpace; a test may know of a disk that is fuller
 }
 
 // Engine is a store with one configuration at work on it at a time. Make it with Open, run it once with Run, and Close it.
@@ -46,6 +51,7 @@ type Engine struct {
 	log     *slog.Logger
 	store   store.Store
 	flight  *flight.Recorder
+	disk    *disk
 	rates   rates
 	now     atomic.Pointer[generation]
 	since   atomic.Pointer[time.Time] // when Run began; nil before and after
@@ -75,6 +81,9 @@ type generation struct {
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.free == nil {
+		o.free = sqlite.FreeSpace
 	}
 	e := &Engine{options: o, log: o.Log}
 	defer func() {
@@ -110,6 +119,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err er
 	}
 	g := &generation{number: 1, cfg: cfg, inbounds: map[string]connect.Inbound{}, outbounds: map[string]connect.Outbound{}}
 	e.now.Store(g)
+	e.disk = e.watchDisk()
 	if err := e.load(ctx, g, ""); err != nil {
 		return nil, err
 	}
@@ -194,6 +204,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.mu.Lock()
 	g := e.now.Load()
 	r.move(ctx, g.pipeline)
+	keeping := start(inCtx, e.keep)
 	for name, in := range g.inbounds {
 		r.receive(name, in)
 	}
@@ -208,6 +219,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	for name := range r.receiving {
 		r.end(name)
 	}
+	keeping.end()
 	r.moving.end() // the pipeline outlives the inbounds: what they are committing gets its answer
 	e.mu.Unlock()
 	err := e.Close()

@@ -93,8 +93,8 @@ func (r *reload) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Store != r.old.cfg.Store {
-		return cfg.Errorf([]string{"store"}, "stop the engine, and start it again", "[store] cannot be changed by a reload")
+	if cfg.Store.Path != r.old.cfg.Store.Path {
+		return cfg.Errorf([]string{"store", "path"}, "stop the engine, and start it again", "store.path cannot be changed by a reload")
 	}
 	if err := orphans(ctx, cfg, r.e.store); err != nil {
 		return err

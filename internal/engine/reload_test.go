@@ -160,7 +160,7 @@ func TestReloadRefused(t *testing.T) {
 	for what, c := range map[string][2]string{
 		"syntax":                   {toml + "\nnonsense", "coppice.toml:"},
 		"unknown key":              {toml + "\ncolour = \"red\"", `unknown key "colour"`},
-		"store":                    {toml + "\n[store]\npath = \"elsewhere.db\"", "[store] cannot be changed by a reload"},
+		"store":                    {toml + "\n[store]\npath = \"elsewhere.db\"", "store.path cannot be changed by a reload"},
 		"no function":              {strings.Replace(toml, "stamp.py:stamp", "stamp.py:stomp", 1), "stomp"},
 		"dropped":                  {strings.NewReplacer("[outbound.emr]", "[outbound.lab]", `["emr"]`, `["lab"]`).Replace(toml), `unfinished work (1) for outbound "emr"`},
 		"address taken":            {toml + fmt.Sprintf("\n[inbound.more]\nmllp = { listen = %q }\nhandlers = [\"stamp\"]", other.Addr()), "address already in use"},
