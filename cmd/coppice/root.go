@@ -63,7 +63,8 @@ func rootCommand(io stdio) *cobra.Command {
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(demoCommand(io), initCommand(io), checkCommand(io), serveCommand(io), sendCommand(io), messagesCommand(io),
 		showCommand(io), lanesCommand(io), deadLettersCommand(io), replayCommand(io), resubmitCommand(io), holdCommand(io), releaseCommand(io),
-		reloadCommand(io), explainCommand(io), runCommand(io), doctorCommand(io), versionCommand(io), demoWorkerCommand(), doctorChildCommand(),
+		reloadCommand(io), purgeCommand(io), explainCommand(io), runCommand(io), doctorCommand(io), versionCommand(io), demoWorkerCommand(),
+		doctorChildCommand(),
 		&cobra.Command{Use: "exit", Short: "What the exit statuses mean", Long: exits})
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
