@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 
@@ -160,10 +159,16 @@ func (s sink) Receive(ctx context.Context, in message.Incoming) (message.ID, err
 	case errors.Is(err, pipeline.ErrStopped):
 		return 0, connect.ErrBusy
 	case errors.Is(err, store.ErrUnknown):
-		return 0, fmt.Errorf("%w: %w", connect.ErrUnknown, err)
+		return 0, unknown{err}
 	}
 	return id, err
 }
+
+// unknown is the store's error in the connections' terms, which say the same: one of them is enough to read.
+type unknown struct{ error }
+
+func (unknown) Is(target error) bool { return target == connect.ErrUnknown }
+func (u unknown) Unwrap() error      { return u.error }
 
 func (s sink) Refuse(ctx context.Context, r message.Refusal) error { return s.e.store.Refuse(ctx, r) }
 

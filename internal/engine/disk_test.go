@@ -9,8 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/pipeline"
+	"coppice.dev/coppice/internal/store"
 )
 
 // TestDisk: the system is asked once a second at most, a change is told once, an answer that does not come changes nothing, and
@@ -50,6 +53,23 @@ func TestDisk(t *testing.T) {
 			t.Error("a disk without a limit is full, or was asked about")
 		}
 	})
+}
+
+// full is a store of which nobody knows what it has committed.
+type full struct{ store.Store }
+
+func (full) Receive(context.Context, message.Incoming) (message.ID, error) {
+	return 0, fmt.Errorf("receive: disk full; %w", store.ErrUnknown)
+}
+
+// TestUnknownIsToldOnce: a connection knows that the outcome is not known, and who reads of it does not read it twice. Red with
+// connect.ErrUnknown joined to the error.
+func TestUnknownIsToldOnce(t *testing.T) {
+	e := &Engine{disk: &disk{}, pipeline: pipeline.New(pipeline.Config{Store: full{}})}
+	_, err := sink{e}.Receive(t.Context(), message.Incoming{})
+	if !errors.Is(err, connect.ErrUnknown) || !errors.Is(err, store.ErrUnknown) || err.Error() != "receive: disk full; outcome of the commit is unknown" {
+		t.Errorf("got error %v", err)
+	}
 }
 
 const diskTOML = `

@@ -242,7 +242,7 @@ func commitError(err error) error {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CONSTRAINT:
 		return err
 	}
-	return errors.Join(err, store.ErrUnknown)
+	return fmt.Errorf("%w; %w", err, store.ErrUnknown)
 }
 
 // close frees the connection; the loop has ended.
