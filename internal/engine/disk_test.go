@@ -65,7 +65,8 @@ func (full) Receive(context.Context, message.Incoming) (message.ID, error) {
 // TestUnknownIsToldOnce: a connection knows that the outcome is not known, and who reads of it does not read it twice. Red with
 // connect.ErrUnknown joined to the error.
 func TestUnknownIsToldOnce(t *testing.T) {
-	e := &Engine{disk: &disk{}, pipeline: pipeline.New(pipeline.Config{Store: full{}})}
+	e := &Engine{disk: &disk{min: func() int64 { return 0 }}}
+	e.now.Store(&generation{pipeline: pipeline.New(pipeline.Config{Store: full{}})})
 	_, err := sink{e}.Receive(t.Context(), message.Incoming{})
 	if !errors.Is(err, connect.ErrUnknown) || !errors.Is(err, store.ErrUnknown) || err.Error() != "receive: disk full; outcome of the commit is unknown" {
 		t.Errorf("got error %v", err)

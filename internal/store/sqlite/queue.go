@@ -39,10 +39,16 @@ const (
 	// While a run is pending, its places are there and nobody but its own end changes them.
 	sqlRunTo = `SELECT outbound FROM deliveries WHERE message = ? AND run = ? AND sub = 0 ORDER BY number`
 
-	// Each part walks what is open and nothing else. The index is named because the planner takes that of the inbounds,
-	// which is in order already but holds every message there ever was.
-	sqlWaiting = `SELECT 'inbound', inbound, count(*) FROM messages INDEXED BY messages_by_disposition
-			WHERE disposition = 'RECEIVED' GROUP BY inbound
+	// Each part counts what is open in an index, and looks at no row. Inbounds are found by skipping from one to the next, as
+	// their index holds every message that there is.
+	sqlWaiting = `WITH RECURSIVE name (inbound) AS (
+			SELECT min(inbound) FROM messages
+			UNION ALL
+			SELECT (SELECT min(inbound) FROM messages WHERE inbound > name.inbound) FROM name WHERE name.inbound IS NOT NULL
+		)
+		SELECT 'inbound', inbound, n FROM (
+			SELECT inbound, (SELECT count(*) FROM messages WHERE inbound = name.inbound AND disposition = 'RECEIVED') AS n FROM name
+		) WHERE n > 0
 		UNION ALL SELECT 'handler', handler, count(*) FROM runs WHERE state = 'PENDING' GROUP BY handler
 		UNION ALL SELECT 'outbound', outbound, count(*) FROM deliveries WHERE state IN ('RESERVED','READY') GROUP BY outbound`
 

@@ -153,7 +153,8 @@ func TestSearchPlans(t *testing.T) {
 		}
 	}
 	plan = explain(t, s, sqlWaiting)
-	for _, want := range []string{"SEARCH messages USING INDEX messages_by_disposition (disposition=?)",
+	for _, want := range []string{"SEARCH messages USING COVERING INDEX messages_by_inbound (inbound>?)",
+		"SEARCH messages USING COVERING INDEX messages_by_inbound (inbound=? AND disposition=?)",
 		"SCAN runs USING COVERING INDEX runs_pending", "SCAN deliveries USING INDEX deliveries_open"} {
 		if !strings.Contains(plan, want) {
 			t.Errorf("waiting work is looked for in\n%s", plan)
