@@ -299,9 +299,9 @@ func (p *Pipeline) kick(work message.Target) {
 	}
 }
 
-// work does what there is for a target until ctx ends. step does one piece of it and says how long it is until there is
+// loop does what there is for a target until ctx ends. step does one piece of it and says how long it is until there is
 // more: 0 at once, negative not until a kick. Its error is nobody's fault, and has the work wait.
-func (p *Pipeline) work(ctx context.Context, of message.Target, step func() (time.Duration, error)) {
+func (p *Pipeline) loop(ctx context.Context, of message.Target, step func() (time.Duration, error)) {
 	failing := &setback{p: p, what: of.String()}
 	for ctx.Err() == nil {
 		wait, err := step()

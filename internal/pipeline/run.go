@@ -14,7 +14,7 @@ import (
 // routeAll routes the messages of one inbound, oldest first, until ctx ends.
 func (p *Pipeline) routeAll(ctx, hard context.Context, in *Inbound) {
 	var spent tries
-	p.work(ctx, routing(in.Name), func() (time.Duration, error) {
+	p.loop(ctx, routing(in.Name), func() (time.Duration, error) {
 		if held, err := p.held(ctx, routing(in.Name)); held || err != nil {
 			return -1, err
 		}
@@ -28,20 +28,9 @@ func (p *Pipeline) routeAll(ctx, hard context.Context, in *Inbound) {
 
 // route has one message routed and commits the choice. An error holds the inbound.
 func (p *Pipeline) route(ctx context.Context, in *Inbound, m *message.Message, spent *tries) error {
-	chosen := in.Handlers
-	out := message.Outcome{State: message.RunSent}
-	if in.Router != nil {
-		var answer Answer
-		var err error
-		if answer, out, err = p.attempts(ctx, in.Router, in.Attempts, m, spent); err != nil {
-			return err
-		}
-		chosen = answer.Handlers
-	}
-	if out.State != message.RunError {
-		if unknown := p.unknownHandler(chosen); unknown != "" {
-			out = refused(out, "route", fmt.Sprintf("router named %q, which is not a handler; there are %s", unknown, p.handlerNames()))
-		}
+	chosen, out, err := p.choose(ctx, in, m, spent)
+	if err != nil {
+		return err
 	}
 	commit, cancel := committing(ctx)
 	defer cancel()
@@ -56,7 +45,7 @@ func (p *Pipeline) route(ctx context.Context, in *Inbound, m *message.Message, s
 		return nil
 	}
 	plans, names := p.plan(chosen)
-	err := p.cfg.Store.Route(commit, m.ID, plans, out)
+	err = p.cfg.Store.Route(commit, m.ID, plans, out)
 	for _, name := range names {
 		p.kick(running(name)) // after an error, too: the commit may have happened
 	}
@@ -67,6 +56,24 @@ func (p *Pipeline) route(ctx context.Context, in *Inbound, m *message.Message, s
 		f(m.ID, in.Name, names)
 	}
 	return nil
+}
+
+// choose has a message's handlers named; out says how the router's run ended, if there is a router.
+func (p *Pipeline) choose(ctx context.Context, in *Inbound, m *message.Message, spent *tries) (chosen []string, out message.Outcome, err error) {
+	chosen, out = in.Handlers, message.Outcome{State: message.RunSent}
+	if in.Router != nil {
+		var answer Answer
+		if answer, out, err = p.attempts(ctx, in.Router, in.Attempts, m, spent); err != nil {
+			return nil, out, err
+		}
+		chosen = answer.Handlers
+	}
+	if out.State != message.RunError {
+		if unknown := p.unknownHandler(chosen); unknown != "" {
+			out = refused(out, "route", fmt.Sprintf("router named %q, which is not a handler; there are %s", unknown, p.handlerNames()))
+		}
+	}
+	return chosen, out, nil
 }
 
 // plan makes the plans for the handlers that were chosen. A router that names one twice means it once.
@@ -100,7 +107,7 @@ func (p *Pipeline) handlerNames() string {
 // handleAll runs one handler on its messages, in planned order, until ctx ends.
 func (p *Pipeline) handleAll(ctx, hard context.Context, h *Handler) {
 	var spent tries
-	p.work(ctx, running(h.Name), func() (time.Duration, error) {
+	p.loop(ctx, running(h.Name), func() (time.Duration, error) {
 		if held, err := p.held(ctx, running(h.Name)); held || err != nil {
 			return -1, err
 		}
@@ -114,12 +121,9 @@ func (p *Pipeline) handleAll(ctx, hard context.Context, h *Handler) {
 
 // handle has one message handled and commits the outcome. An error holds the handler.
 func (p *Pipeline) handle(ctx context.Context, h *Handler, run *message.Run, m *message.Message, spent *tries) error {
-	answer, out, err := p.attempts(ctx, h.Runner, h.Attempts, m, spent)
+	out, err := p.work(ctx, h, run.To, m, spent)
 	if err != nil {
 		return err
-	}
-	if out.State != message.RunError {
-		out = outcome(out, answer, run, h)
 	}
 	commit, cancel := committingMuch(ctx, out.Sends)
 	defer cancel()
@@ -139,6 +143,15 @@ func (p *Pipeline) handle(ctx context.Context, h *Handler, run *message.Run, m *
 	return nil
 }
 
+// work has a handler work on a message, and says what is to be committed. to are the outbounds for which it has places.
+func (p *Pipeline) work(ctx context.Context, h *Handler, to []string, m *message.Message, spent *tries) (message.Outcome, error) {
+	answer, out, err := p.attempts(ctx, h.Runner, h.Attempts, m, spent)
+	if err == nil && out.State != message.RunError {
+		out = outcome(out, answer, to, h)
+	}
+	return out, err
+}
+
 func (p *Pipeline) ran(id message.ID, handler string, out message.Outcome) {
 	if out.State == message.RunError {
 		p.cfg.Log.Warn("part failed", "message", id, "handler", handler, "kind", out.Fault.Kind, "type", out.Fault.Type)
@@ -150,11 +163,11 @@ func (p *Pipeline) ran(id message.ID, handler string, out message.Outcome) {
 
 // outcome makes of a handler's answer what is committed. A destination outside of those for which places were reserved
 // fails the whole answer: what one handler sends goes out all or none.
-func outcome(out message.Outcome, a Answer, run *message.Run, h *Handler) message.Outcome {
+func outcome(out message.Outcome, a Answer, to []string, h *Handler) message.Outcome {
 	for _, s := range a.Sends {
-		if !slices.Contains(run.To, s.To) {
+		if !slices.Contains(to, s.To) {
 			return refused(out, "destination", fmt.Sprintf("handler %q sent to %q, which is not among its to = [%s]",
-				h.Name, s.To, quoted(run.To)))
+				h.Name, s.To, quoted(to)))
 		}
 	}
 	switch {

@@ -34,7 +34,7 @@ type ending struct {
 func (p *Pipeline) sendAll(ctx, hard context.Context, out *Outbound) {
 	s := &sending{Pipeline: p, out: out, due: map[int64]time.Time{}}
 	defer s.settleAtStop(hard)
-	p.work(ctx, delivering(out.Name), func() (time.Duration, error) { return s.step(ctx, hard) })
+	p.loop(ctx, delivering(out.Name), func() (time.Duration, error) { return s.step(ctx, hard) })
 }
 
 // step makes one delivery and records how it ended. If there is none to make, it returns how long until there is one

@@ -69,7 +69,7 @@ func TestBacklog(t *testing.T) {
 	began := time.Now()
 	b.s = openAt(t, path, Options{})
 	list, err := b.s.Waiting(t.Context())
-	if want := (store.Waiting{Kind: store.KindInbound, Name: "in", Count: int64(waiting)}); err != nil || len(list) != 1 || list[0] != want {
+	if want := (store.Waiting{Kind: message.KindInbound, Name: "in", Count: int64(waiting)}); err != nil || len(list) != 1 || list[0] != want {
 		t.Fatalf("waiting: %v, %v", list, err)
 	}
 	t.Logf("%d messages wait; open, with the question for whom, after %v", waiting, time.Since(began))
