@@ -24,7 +24,7 @@ var layers = [][]string{
 	{"cmd/coppice", "internal/victim/torture"},
 	{"internal/console", "internal/doctor"},
 	{"internal/engine"},
-	{"internal/flight", "internal/control"},
+	{"internal/flight", "internal/control", "internal/cases", "internal/bodydiff"},
 	{"internal/pipeline", "internal/store", "internal/connect", "internal/config", "sandbox"},
 	{"tree", "internal/confine", "internal/victim/observer"},
 	{"internal/cgroup"},
