@@ -62,16 +62,7 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 		err := p.Boot(ctx)
 		now.Took = time.Since(began)
 		if ctx.Err() == nil && err != nil {
-			now.Error = bootProblem(cfg, p, err)
-			var boot *sandbox.BootError
-			if errors.As(err, &boot) {
-				now.Output = boot.Output
-			}
-			var raised *sandbox.HandlerError
-			if errors.As(err, &raised) {
-				// The code lies where the snapshot is, for as long as the check runs: say it as the reader knows it.
-				now.Traceback = strings.ReplaceAll(raised.Fault.Traceback, code.Dir+string(filepath.Separator), "")
-			}
+			now.fails(cfg, p, code, err)
 		}
 		if err := p.Close(context.WithoutCancel(ctx)); err != nil && now.Error == nil {
 			now.Error = cfg.Errorf(p.place, "", "%v", err)
@@ -82,6 +73,18 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 		tell(*now)
 	}
 	return nil
+}
+
+// fails says why a worker could not boot.
+func (c *Checked) fails(cfg *config.Config, p *pool, code Snapshot, err error) {
+	c.Error = bootProblem(cfg, p, err)
+	if boot, ok := errors.AsType[*sandbox.BootError](err); ok {
+		c.Output = boot.Output
+	}
+	if raised, ok := errors.AsType[*sandbox.HandlerError](err); ok {
+		// The code lies where the snapshot is, for as long as the check runs: say it as the reader knows it.
+		c.Traceback = strings.ReplaceAll(raised.Fault.Traceback, code.Dir+string(filepath.Separator), "")
+	}
 }
 
 // checkConnections makes every connection, which takes hold of nothing yet.
