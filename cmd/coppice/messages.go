@@ -19,6 +19,7 @@ import (
 
 func messagesCommand(io stdio) *cobra.Command {
 	var dir, disposition string
+	var to saving
 	var q store.Query
 	var before int64
 	var asJSON, count, refused bool
@@ -30,7 +31,10 @@ stopped one.
 
 Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED and ERROR are final. HELD says of one that is under
 way that it waits: for a worker that could not start when it was last tried, for a delivery that is to be tried again, its own
-or one before it in its lane, or until coppice release.`,
+or one before it in its lane, or until coppice release.
+
+--save DIR writes the messages as cases for coppice test instead, with what was sent as what is expected of those whose handlers
+have ended.`,
 		Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	configFlag(cmd, &dir)
@@ -45,9 +49,15 @@ or one before it in its lane, or until coppice release.`,
 	f.BoolVar(&count, "count", false, "only count, by disposition")
 	f.BoolVar(&refused, "refused", false, "list what inbounds turned away instead")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	f.StringVar(&to.dir, "save", "", "write them into the folder `DIR` as cases for coppice test")
+	f.BoolVar(&to.force, "force", false, "with --save: write over cases that are there")
+	_ = cmd.MarkFlagDirname("save") // an error only for a flag that is not there
 	return verb(cmd, func(cmd *cobra.Command, _ []string) error {
 		if q.Limit < 1 || before < 0 {
 			return usage("--limit is at least 1, and --before an id")
+		}
+		if to.force && to.dir == "" {
+			return usage("--force goes with --save")
 		}
 		if err := alone(cmd, count, refused); err != nil {
 			return err
@@ -67,6 +77,8 @@ or one before it in its lane, or until coppice release.`,
 			return printCounts(cmd.Context(), io, r, asJSON)
 		case refused:
 			return printRefusals(cmd.Context(), io, r, q.Limit, asJSON)
+		case to.dir != "":
+			return to.save(cmd.Context(), io, r, q, asJSON)
 		}
 		return printMessages(cmd.Context(), io, cfg, r, q, asJSON)
 	})
@@ -92,6 +104,7 @@ func alone(cmd *cobra.Command, count, refused bool) error {
 	if refused {
 		mode, filters = "--refused", filters[:5]
 	}
+	filters = append(filters, "save")
 	for _, f := range filters {
 		if (count || refused) && cmd.Flags().Changed(f) {
 			return usage("%s is about all of the store: leave out --%s", mode, f)

@@ -16,6 +16,7 @@ misbehaves is cut down with its whole process tree, proved gone, and grown again
   coppice doctor                    find out what this host can enforce
   coppice init feed                 write a folder with a configuration and a handler
   coppice check --config feed       prove the wiring
+  coppice test --config feed CASES  try messages with its code, and send nothing
   coppice serve --config feed       run it
   coppice send --to HOST:PORT FILE  feed it messages
   coppice messages --config feed    see what became of them
@@ -61,7 +62,7 @@ func rootCommand(io stdio) *cobra.Command {
 	root.SetErr(io.err)
 	root.SetVersionTemplate("coppice {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
-	root.AddCommand(demoCommand(io), initCommand(io), checkCommand(io), serveCommand(io), sendCommand(io), messagesCommand(io),
+	root.AddCommand(demoCommand(io), initCommand(io), checkCommand(io), serveCommand(io), sendCommand(io), testCommand(io), messagesCommand(io),
 		showCommand(io), lanesCommand(io), deadLettersCommand(io), replayCommand(io), resubmitCommand(io), holdCommand(io), releaseCommand(io),
 		reloadCommand(io), purgeCommand(io), explainCommand(io), runCommand(io), doctorCommand(io), versionCommand(io), demoWorkerCommand(),
 		doctorChildCommand(),

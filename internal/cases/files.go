@@ -164,7 +164,8 @@ func WriteFile(path string, b []byte) (bool, error) {
 	return true, nil
 }
 
-// Read reads what a folder says is expected; the error is fs.ErrNotExist if there is nothing.
+// Read reads what a folder says is expected; the error is fs.ErrNotExist if there is nothing. If a body lacks, the result has what
+// the handlers are told all the same.
 func Read(dir string) (Result, error) {
 	o, err := read(dir)
 	if err != nil {
@@ -180,7 +181,7 @@ func Read(dir string) (Result, error) {
 			body, err := capped(filepath.Join(dir, bodyFile(h.Name, h.Sends[:i+1])), MaxBody)
 			if err != nil {
 				// With %v: a body that lacks is not an expectation that lacks.
-				return Result{}, fmt.Errorf("%s: handler %s, to %s: %v", filepath.Join(dir, outcomeFile), h.Name, to, err)
+				return r, fmt.Errorf("%s: handler %s, to %s: %v", filepath.Join(dir, outcomeFile), h.Name, to, err)
 			}
 			p.Sends = append(p.Sends, message.Send{To: to, Body: body})
 		}
@@ -248,4 +249,22 @@ func capped(path string, most int64) ([]byte, error) {
 		err = fmt.Errorf("%s is over %d bytes", path, most)
 	}
 	return b, err
+}
+
+// Remove removes what a folder says is expected, and the folder if nothing else is in it. Nothing there is no error.
+func Remove(dir string) error {
+	o, err := read(dir)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	for _, name := range append(o.bodyFiles(), outcomeFile) {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	_ = os.Remove(dir) // there may be notes of people's in it
+	return nil
 }

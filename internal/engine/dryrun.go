@@ -44,15 +44,15 @@ func OpenDryRun(ctx context.Context, cfg *config.Config, o sandbox.Observer) (_ 
 			d.Close()
 		}
 	}()
-	if d.code, err = takeSnapshot(cfg, filepath.Join(d.tmp, "code")); err != nil {
+	if d.code, err = takeSnapshot(cfg, filepath.Join(d.tmp, "code"), ""); err != nil {
 		return nil, err
 	}
 	d.workers, err = newWorkers(ctx, cfg, d.code, workerOptions{scratch: filepath.Join(d.tmp, "scratch"), sdk: filepath.Join(d.tmp, "sdk"), observer: o})
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, log: slog.New(slog.DiscardHandler), workers: d.workers}
-	d.pipeline = pipeline.New(e.pipelineConfig(Options{}))
+	e := &Engine{log: slog.New(slog.DiscardHandler)}
+	d.pipeline = pipeline.New(e.pipelineConfig(&generation{cfg: cfg, workers: d.workers}))
 	return d, nil
 }
 
@@ -106,15 +106,10 @@ func (d *DryRun) admit(m *message.Message) error {
 		return fmt.Errorf("%s has no inbound %q", d.cfg.File, m.Inbound)
 	}
 	h, err := hl7.ParseHeader(m.Body)
-	most := int64(0)
-	switch in := d.cfg.Inbounds[i]; {
-	case in.MLLP != nil && err != nil:
+	if err != nil && d.cfg.Inbounds[i].MLLP != nil {
 		return &RefusedError{m.Inbound, err.Error()}
-	case in.MLLP != nil:
-		most = in.MLLP.MaxMessage
-	default:
-		most = in.File.MaxMessage
 	}
+	most := maxMessageOf(d.cfg, m.Inbound)
 	if m.Size = int64(len(m.Body)); m.Size > most {
 		return &RefusedError{m.Inbound, fmt.Sprintf("message is over the limit of %d bytes", most)}
 	}
