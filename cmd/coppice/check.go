@@ -16,18 +16,21 @@ import (
 
 func checkCommand(io stdio) *cobra.Command {
 	var dir string
-	var asJSON bool
+	var asJSON, strict bool
 	cmd := &cobra.Command{
 		Use:   "check [DIR]",
 		Short: "Prove the wiring of a folder without running it",
 		Long: `Check reads DIR/coppice.toml, where every key and every name must be known, and boots each worker in its sandbox to see that
 its code loads and offers what the file asks for. It opens no connection and touches no store, so it may run beside an engine.
 
-Everything that is wrong is printed with file, line, column and a hint; the exit status is then 1.`,
+Everything that is wrong is printed with file, line, column and a hint; the exit status is then 1. A warning is of what an engine
+would run all the same: messages that may go in a loop, an outbound that no handler names, code that every user of the host may
+write, a store that every user may read. With --strict the exit status is 1 for those too.`,
 		Args: takes(0, 1, "one DIR"), ValidArgsFunction: folders,
 	}
 	configFlag(cmd, &dir)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line: a worker, or a problem")
+	cmd.Flags().BoolVar(&strict, "strict", false, "let a warning fail the check")
 	return verb(cmd, func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
 			if cmd.Flags().Changed("config") {
@@ -35,7 +38,7 @@ Everything that is wrong is printed with file, line, column and a hint; the exit
 			}
 			dir = args[0]
 		}
-		return check(cmd, io, dir, asJSON)
+		return check(cmd, io, dir, asJSON, strict)
 	})
 }
 
@@ -49,6 +52,7 @@ type problem struct {
 	Hint      string   `json:"hint,omitempty"`
 	Traceback string   `json:"traceback,omitempty"` // where the worker's code raised
 	Output    []string `json:"output,omitempty"`    // the last lines that the worker printed
+	Warning   bool     `json:"warning,omitempty"`   // an engine would run it all the same
 }
 
 // problemsJSON prints what is wrong for machines, and returns what is left to say.
@@ -76,7 +80,7 @@ func problemOf(e *config.Error) problem {
 	return problem{Problem: e.Msg, File: e.File, Line: e.Line, Column: e.Column, Hint: e.Hint}
 }
 
-func check(cmd *cobra.Command, io stdio, dir string, asJSON bool) error {
+func check(cmd *cobra.Command, io stdio, dir string, asJSON, strict bool) error {
 	tell := func(err error) error { return tellConfig(io, err) }
 	if asJSON {
 		tell = func(err error) error { return problemsJSON(io, err) }
@@ -85,7 +89,7 @@ func check(cmd *cobra.Command, io stdio, dir string, asJSON bool) error {
 	if err != nil {
 		return tell(err)
 	}
-	bad := false
+	bad, warnings := false, 0
 	err = engine.Check(cmd.Context(), cfg, func(c engine.Checked) {
 		bad = bad || c.Error != nil
 		if asJSON {
@@ -93,17 +97,36 @@ func check(cmd *cobra.Command, io stdio, dir string, asJSON bool) error {
 		} else {
 			checkedText(io, c)
 		}
+	}, func(w *config.Error) {
+		warnings++
+		if asJSON {
+			p := problemOf(w)
+			p.Warning = true
+			lines(io.out).Encode(p)
+		} else {
+			fmt.Fprintln(io.err, "warning:", printableError(w))
+		}
 	})
 	if err != nil {
 		return tell(err)
 	}
-	if bad {
+	if bad || strict && warnings > 0 {
 		return told()
 	}
 	if !asJSON {
-		fmt.Fprintf(io.out, "ok  %s: %d inbound, %d handler, %d outbound\n", cfg.File, len(cfg.Inbounds), len(cfg.Handlers), len(cfg.Outbounds))
+		fmt.Fprintf(io.out, "ok  %s: %d inbound, %d handler, %d outbound%s\n", cfg.File, len(cfg.Inbounds), len(cfg.Handlers), len(cfg.Outbounds), warned(warnings))
 	}
 	return nil
+}
+
+func warned(n int) string {
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return ", 1 warning"
+	}
+	return fmt.Sprintf(", %d warnings", n)
 }
 
 func checkedJSON(io stdio, c engine.Checked) {

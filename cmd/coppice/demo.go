@@ -179,7 +179,7 @@ func (d *demo) prepare(ctx context.Context) (*config.Config, error) {
 		} else if d.level == 0 || c.Level < d.level {
 			d.level = c.Level
 		}
-	})
+	}, nil)
 	if err = errors.Join(err, bad); err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ func (r *reader) check() {
 	}
 	r.checkReachable()
 	r.checkListeners()
+	r.checkLoops()
 	r.checkFolders()
 	r.checkRetries()
 }

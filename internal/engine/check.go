@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,10 @@ type Checked struct {
 // Check proves the wiring of a configuration that has been parsed: it boots each worker in its sandbox, with its limits,
 // and tells what came of it, in file order. It opens no connection and touches neither store nor state, so it can run
 // beside an engine. The error is of what comes before the first worker: the interpreter, the programs.
-func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
+//
+// warn, if it is not nil, gets what is allowed and hardly meant, before the first worker: a loop that a router might end, an
+// outbound that no handler names, files that others may write or read.
+func Check(ctx context.Context, cfg *config.Config, tell func(Checked), warn func(*config.Error)) error {
 	if err := checkConnections(cfg); err != nil {
 		return err
 	}
@@ -41,7 +45,8 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 		return err
 	}
 	defer confine.Clear(tmp)
-	code, err := takeSnapshot(cfg, filepath.Join(tmp, "code"), "")
+	r := &rights{cfg: cfg}
+	code, err := lookAtSnapshot(cfg, filepath.Join(tmp, "code"), "", r.look)
 	if err != nil {
 		return err
 	}
@@ -52,6 +57,11 @@ func Check(ctx context.Context, cfg *config.Config, tell func(Checked)) error {
 		}}})
 	if err != nil {
 		return err
+	}
+	if warn != nil {
+		for _, e := range slices.Concat(cfg.Warnings(ownHost), linkedFolders(cfg), r.code(), r.programs(w, code), r.store()) {
+			warn(e)
+		}
 	}
 	for _, p := range w.pools {
 		began := time.Now()

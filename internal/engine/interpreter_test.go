@@ -126,7 +126,7 @@ func TestInterpreters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = Check(t.Context(), cfg, func(Checked) { t.Error("a worker was started") })
+		err = Check(t.Context(), cfg, func(Checked) { t.Error("a worker was started") }, nil)
 		var all config.Errors
 		if !errors.As(err, &all) || len(all) != 1 || !strings.Contains(all[0].Error(), "coppice.toml:4:") || !strings.Contains(all[0].Error(), c.want) {
 			t.Errorf("%s %q: %v; want line 4, %s", c.key, c.prints, err, c.want)

@@ -33,6 +33,11 @@ type Snapshot struct {
 
 // takeSnapshot copies the folder into one below parent, which is not inUse: workers have that one.
 func takeSnapshot(cfg *config.Config, parent, inUse string) (Snapshot, error) {
+	return lookAtSnapshot(cfg, parent, inUse, func(string, fs.FileInfo) {})
+}
+
+// lookAtSnapshot is takeSnapshot with a look at each folder and file that is copied, by its path from the folder on.
+func lookAtSnapshot(cfg *config.Config, parent, inUse string, look func(rel string, info fs.FileInfo)) (Snapshot, error) {
 	parent, err := filepath.Abs(parent)
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("snapshot: %w", err)
@@ -44,7 +49,10 @@ func takeSnapshot(cfg *config.Config, parent, inUse string) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("snapshot: %w", err)
 	}
-	c := &copying{to: tmp, skip: data(cfg), sum: sha256.New()}
+	c := &copying{to: tmp, skip: data(cfg), look: look, sum: sha256.New()}
+	if info, err := os.Stat(cfg.Dir); err == nil {
+		look("", info)
+	}
 	if err := c.folder(cfg.Dir, "", nil); err != nil {
 		confine.Clear(tmp)
 		return Snapshot{}, fmt.Errorf("snapshot of %s: %w", cfg.Dir, err)
@@ -101,6 +109,7 @@ func data(cfg *config.Config) map[string]bool {
 type copying struct {
 	to    string
 	skip  map[string]bool
+	look  func(rel string, info fs.FileInfo)
 	sum   hash.Hash
 	files int
 	bytes int64
@@ -146,6 +155,7 @@ func (c *copying) entry(path, rel string, within []string) error {
 		if c.files++; c.files > snapshotFiles {
 			return errTooLarge
 		}
+		c.look(rel, info)
 		if err := os.Mkdir(filepath.Join(c.to, rel), 0o700); err != nil {
 			return err
 		}
@@ -156,6 +166,7 @@ func (c *copying) entry(path, rel string, within []string) error {
 	if c.files++; c.files > snapshotFiles || c.bytes+info.Size() > snapshotBytes {
 		return errTooLarge
 	}
+	c.look(rel, info)
 	return c.file(path, rel, info)
 }
 

@@ -173,7 +173,7 @@ func TestSecretsStayOut(t *testing.T) {
 		env := func(string) (string, bool) { return secret, true }
 		cfg, err := config.Load(dir, env)
 		if err == nil {
-			err = Check(t.Context(), cfg, func(Checked) {})
+			err = Check(t.Context(), cfg, func(Checked) {}, nil)
 		}
 		if err == nil {
 			var e *Engine
