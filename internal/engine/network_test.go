@@ -160,7 +160,7 @@ func TestTLSFiles(t *testing.T) {
 		if opened == nil {
 			e.Close()
 		}
-		for _, err := range []error{opened, Check(t.Context(), cfg, func(Checked) {})} {
+		for _, err := range []error{opened, Check(t.Context(), cfg, func(Checked) {}, func(*config.Error) {})} {
 			var at *config.Error
 			if !errors.As(err, &at) || at.Key != place {
 				t.Errorf("%s: %v", place, err)

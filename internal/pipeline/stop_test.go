@@ -151,6 +151,7 @@ func TestResultsKnownAtStop(t *testing.T) {
 				r.inbound("lab", nil, "report")
 				r.start()
 				r.receive("adt", "A01")
+				r.pass(time.Second) // so that its delivery is the first
 				r.receive("lab", "R01")
 				r.pass(time.Second)
 				r.stop()
