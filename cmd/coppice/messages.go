@@ -149,12 +149,13 @@ type listed struct {
 	Disposition message.Disposition `json:"disposition"`
 	Reason      string              `json:"reason,omitempty"`
 	Resubmits   message.ID          `json:"resubmits,omitempty"`
+	Duplicates  int64               `json:"duplicates,omitempty"`
 	Held        []held              `json:"held,omitempty"`
 }
 
 func forMachines(m message.Message, waits []held) listed {
 	return listed{ID: m.ID, Inbound: m.Inbound, Peer: m.Peer, Type: m.Type, ControlID: m.ControlID, Received: m.Received,
-		Size: m.Size, SHA256: m.SHA256, Disposition: m.Disposition, Reason: m.Reason, Held: waits, Resubmits: m.Resubmits,
+		Size: m.Size, SHA256: m.SHA256, Disposition: m.Disposition, Reason: m.Reason, Held: waits, Resubmits: m.Resubmits, Duplicates: m.Duplicates,
 		Ended: someTime(m.Ended)}
 }
 

@@ -119,6 +119,9 @@ func showText(io stdio, t store.Timeline, h holds) error {
 	if m.Resubmits != 0 {
 		p("  resubmits message %d", m.Resubmits)
 	}
+	if m.Duplicates > 0 {
+		p("  repeated  %d times, and not processed again", m.Duplicates)
+	}
 	for _, id := range t.Resubmits {
 		p("  resubmitted as message %d", id)
 	}

@@ -18,6 +18,7 @@ func (r *reader) check() {
 	r.checkLoops()
 	r.checkFolders()
 	r.checkRetries()
+	r.checkDuplicates()
 }
 
 func (r *reader) checkPresence() {
@@ -227,6 +228,17 @@ func (r *reader) checkRetries() {
 				hint = "max is " + formatDuration(out.Retry.Max) + " where it is left out"
 			}
 			r.report(r.cfg.Pos(path...), path, hint, "retry.first is longer than retry.max")
+		}
+	}
+}
+
+// checkDuplicates reports an inbound that is to remember messages for longer than the store keeps them.
+func (r *reader) checkDuplicates() {
+	for _, in := range r.cfg.Inbounds {
+		if kept := r.cfg.Store.Retention.Done; in.Duplicates != nil && kept > 0 && in.Duplicates.Within > kept {
+			path := []string{"inbound", in.Name, "duplicates", "within"}
+			r.report(r.cfg.Pos(path...), path, "store.retention.done is "+formatDuration(kept),
+				"duplicates.within is longer than the store keeps messages that are done")
 		}
 	}
 }

@@ -62,8 +62,15 @@ type Inbound struct {
 	Router   *Ref     // asks a worker which handlers get a message
 	Handlers []string // these get every message; declared, no duplicates
 	// HoldAfter is at how many failures of the router in a row it is held; 0: never.
-	HoldAfter int
-	Was       []string // names that it had before
+	HoldAfter  int
+	Duplicates *Duplicates // nil: every message is processed
+	Was        []string    // names that it had before
+}
+
+// Duplicates says which messages are acknowledged without being processed.
+type Duplicates struct {
+	Key    string        // "MSH-10"
+	Within time.Duration // how long a message is remembered
 }
 
 // MLLPIn accepts MLLP over TCP.

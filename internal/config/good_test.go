@@ -112,6 +112,7 @@ stable = "0s"
 max_message = "63MiB"
 after = "delete"
 [inbound.moved]
+duplicates = { within = "1h" }
 hold_after = 7
 was = ["one"]
 file = { dir = "in2", move_to = "gone" }
@@ -150,7 +151,7 @@ retry = { first = "2s", max = "1d", rejected = 9, then = "hold" }
 				File: &FileIn{Dir: at("in"), Pattern: "*.[ht]*", Poll: 500 * time.Millisecond, MaxMessage: 63 << 20, After: "delete"},
 			},
 			{
-				Name: "moved", HoldAfter: 7, Was: []string{"one"}, Router: &Ref{Command: []string{at("bin/route"), "-v"}, Name: "route"},
+				Name: "moved", HoldAfter: 7, Duplicates: &Duplicates{Key: "MSH-10", Within: time.Hour}, Was: []string{"one"}, Router: &Ref{Command: []string{at("bin/route"), "-v"}, Name: "route"},
 				File: &FileIn{
 					Dir: at("in2"), Pattern: "*.hl7", Poll: time.Second, Stable: 2 * time.Second, MaxMessage: 16 << 20,
 					After: "move", MoveTo: at("gone"),

@@ -65,6 +65,10 @@ func readInbound(name string, t table) Inbound {
 		in.Router = t.ref("router")
 	}
 	in.Handlers = t.strings("handlers")
+	if t.has("duplicates") {
+		d := t.table("duplicates")
+		in.Duplicates = &Duplicates{Key: d.choice("key"), Within: d.duration("within")}
+	}
 	in.HoldAfter, in.Was = t.integer("hold_after"), t.strings("was")
 	return in
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"time"
 
 	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/connect"
@@ -151,6 +152,7 @@ func (s sink) Receive(ctx context.Context, in message.Incoming) (message.ID, err
 		return 0, connect.ErrBusy
 	}
 	g := s.e.now.Load()
+	in.Once = onceOf(g.cfg, in.Inbound)
 	id, err := g.pipeline.Receive(ctx, in)
 	if next := s.e.now.Load(); next != g && errors.Is(err, pipeline.ErrStopped) { // a reload came in between
 		id, err = next.pipeline.Receive(ctx, in)
@@ -169,6 +171,14 @@ type unknown struct{ error }
 
 func (unknown) Is(target error) bool { return target == connect.ErrUnknown }
 func (u unknown) Unwrap() error      { return u.error }
+
+// onceOf is how long an inbound remembers a message.
+func onceOf(cfg *config.Config, inbound string) time.Duration {
+	if in := find(cfg.Inbounds, inbound, inboundName); in != nil && in.Duplicates != nil {
+		return in.Duplicates.Within
+	}
+	return 0
+}
 
 func (s sink) Refuse(ctx context.Context, r message.Refusal) error { return s.e.store.Refuse(ctx, r) }
 

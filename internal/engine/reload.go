@@ -286,10 +286,10 @@ func find[T any](list []T, name string, of func(T) string) *T {
 	return nil
 }
 
-// sameInbound says whether two inbounds are one connection: who routes its messages is not of it.
+// sameInbound says whether two inbounds are one connection: who routes its messages, and which of them are duplicates, is not of it.
 func sameInbound(a, b config.Inbound) bool {
 	for _, in := range []*config.Inbound{&a, &b} {
-		in.Router, in.Handlers, in.HoldAfter, in.Was = nil, nil, 0, nil
+		in.Router, in.Handlers, in.HoldAfter, in.Duplicates, in.Was = nil, nil, 0, nil, nil
 	}
 	return reflect.DeepEqual(a, b)
 }

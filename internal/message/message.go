@@ -5,6 +5,7 @@ package message
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -47,7 +48,14 @@ type Incoming struct {
 	Received  time.Time // wall clock, UTC; never used for order
 	File      *Source   // set by a file inbound alone
 	Resubmits ID        // the message that this one sends again, edited; zero for one that came from outside
+	// Once is for how long before Received an identical message of the inbound (the same ControlID, which is not empty, and
+	// the same bytes) makes this one a duplicate; zero: it never is.
+	Once time.Duration
 }
+
+// ErrDuplicate is returned for a message that was received before, with the id that it has since then: see Incoming.Once.
+// That it came again is on disk, and it is to be acknowledged as any other.
+var ErrDuplicate = errors.New("received before")
 
 // Source identifies a file that was read, so that a crash between the commit and the move does not read it twice.
 type Source struct {
@@ -80,6 +88,7 @@ type Message struct {
 	Disposition Disposition
 	Reason      string // one line: why it was filtered or failed; empty otherwise
 	Resubmits   ID     // the message that this one sends again, edited; zero for one that came from outside
+	Duplicates  int64  // how often it came again and was acknowledged without being processed again
 	Body        []byte
 }
 

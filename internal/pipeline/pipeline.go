@@ -155,12 +155,14 @@ type Config struct {
 // not block.
 type Observer struct {
 	Received func(id message.ID, inbound string)
-	Routed   func(id message.ID, inbound string, handlers []string)
-	Ran      func(id message.ID, handler string, out message.Outcome) // handler empty: the router failed
-	Sent     func(d message.Delivery, r message.Receipt)
-	Retried  func(d message.Delivery, err error, wait time.Duration)
-	Buried   func(d message.Delivery, reason string)
-	Parked   func(d message.Delivery, reason string)
+	// Duplicate: a message came again, and is not processed again.
+	Duplicate func(id message.ID, inbound string)
+	Routed    func(id message.ID, inbound string, handlers []string)
+	Ran       func(id message.ID, handler string, out message.Outcome) // handler empty: the router failed
+	Sent      func(d message.Delivery, r message.Receipt)
+	Retried   func(d message.Delivery, err error, wait time.Duration)
+	Buried    func(d message.Delivery, reason string)
+	Parked    func(d message.Delivery, reason string)
 	// Held: the work of a router, handler or outbound ("inbound adt", "handler admit", "outbound emr", "outbound emr, lane
 	// of adt") waits. With a wait it is tried again by itself: it waits through no fault of a message, since its worker
 	// cannot start, or the store fails. Without one it waits until somebody releases it.
@@ -213,7 +215,7 @@ func delivering(outbound string) message.Target {
 	return message.Target{Kind: message.KindOutbound, Name: outbound}
 }
 
-// Receive commits one message and returns its id; acknowledge it only after a nil error. It may be called from any
+// Receive commits one message and returns its id, or that of the message which it repeats; acknowledge it only after a nil error. It may be called from any
 // goroutine, before and while Run runs; once Run's context has ended it returns ErrStopped.
 func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
 	p.mu.Lock()
@@ -223,6 +225,13 @@ func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID
 		return 0, ErrStopped
 	}
 	id, err := p.cfg.Store.Receive(ctx, in)
+	if errors.Is(err, message.ErrDuplicate) {
+		p.cfg.Log.Info("duplicate", "inbound", in.Inbound, "message", id)
+		if f := p.cfg.Observer.Duplicate; f != nil {
+			f(id, in.Inbound)
+		}
+		return id, nil
+	}
 	p.kick(routing(in.Inbound)) // after an error, too: the commit may have happened
 	if err != nil {
 		return 0, err

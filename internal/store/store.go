@@ -113,7 +113,8 @@ type Reader interface {
 type Store interface {
 	Reader
 
-	// Receive commits one message and returns its id. Ids ascend in commit order.
+	// Receive commits one message and returns its id. Ids ascend in commit order. A duplicate (message.Incoming.Once) is not
+	// received again: message.ErrDuplicate, with the id that it has, and that it came again is counted there.
 	Receive(ctx context.Context, in message.Incoming) (message.ID, error)
 	// Refuse records what an inbound turned away.
 	Refuse(ctx context.Context, r message.Refusal) error

@@ -48,11 +48,11 @@ func (c bytesCol) Scan(v any) error {
 
 // messageColumns go with messageDest: of table messages as m.
 const messageColumns = `m.id, m.inbound, m.peer, m.type, m.control_id, m.received, m.ended, m.size, m.sha256,
-	m.disposition, m.reason, coalesce(m.resubmits, 0)`
+	m.disposition, m.reason, coalesce(m.resubmits, 0), m.duplicates`
 
 func messageDest(m *message.Message) []any {
 	return []any{&m.ID, &m.Inbound, &m.Peer, &m.Type, &m.ControlID, timeCol{&m.Received}, timeCol{&m.Ended}, &m.Size,
-		&m.SHA256, &m.Disposition, &m.Reason, &m.Resubmits}
+		&m.SHA256, &m.Disposition, &m.Reason, &m.Resubmits, &m.Duplicates}
 }
 
 // runColumns go with scanRun: of table runs as r.

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -31,7 +32,8 @@ const (
 )
 
 // Receive commits one message and returns its id. Ids ascend in commit order. A zero in.Received means now. An in.Resubmits
-// that the store does not have is store.ErrNotFound.
+// that the store does not have is store.ErrNotFound. A duplicate, as in.Once says, is message.ErrDuplicate with the id of the
+// message that it repeats; the newest thousand with its control id are looked at.
 func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
 	if err := checkBody(in.Body); err != nil {
 		return 0, fmt.Errorf("receive: %w", err)
@@ -45,15 +47,58 @@ func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, e
 		return 0, fmt.Errorf("receive: %w", err)
 	}
 	defer s.staging.drop(large)
-	var id int64
+	var id, before int64
 	err = s.commit(ctx, inOneOp(in.Body), func(t *tx) (err error) {
-		id, err = t.receive(in, hex.EncodeToString(sum[:]), large)
+		before, err = t.repeat(in, hex.EncodeToString(sum[:]))
+		if before == 0 && err == nil {
+			id, err = t.receive(in, hex.EncodeToString(sum[:]), large)
+		}
 		return err
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return 0, fmt.Errorf("receive: %w", err)
+	case before != 0:
+		return message.ID(before), message.ErrDuplicate
 	}
 	return message.ID(id), nil
+}
+
+// mostRepeats bounds the look for a duplicate: some senders give all messages one control id.
+const mostRepeats = 1000
+
+const (
+	sqlRepeats = `SELECT id, received, inbound = ?2 AND sha256 = ?3 FROM messages INDEXED BY messages_by_control_id
+		WHERE control_id = ?1 ORDER BY id DESC LIMIT ?4`
+	sqlCountRepeat = `UPDATE messages SET duplicates = duplicates + 1 WHERE id = ?`
+)
+
+// repeat counts a duplicate at the message that it repeats, and returns that one's id; 0 if it is none.
+func (t *tx) repeat(in message.Incoming, sum string) (before int64, err error) {
+	if in.Once == 0 || in.ControlID == "" {
+		return 0, nil
+	}
+	since := micros(in.Received.Add(-in.Once))
+	old := false
+	err = t.rows(sqlRepeats, []any{in.ControlID, in.Inbound, sum, mostRepeats}, func(rows *sql.Rows) error {
+		if before != 0 || old {
+			return nil
+		}
+		var id, received int64
+		var same bool
+		err := rows.Scan(&id, &received, &same)
+		if old = received < since; same && !old {
+			before = id
+		}
+		return err
+	})
+	if before == 0 || err != nil {
+		return 0, err
+	}
+	if err := t.run(sqlCountRepeat, before); err != nil {
+		return 0, err
+	}
+	return before, t.source(in, before)
 }
 
 func (t *tx) receive(in message.Incoming, sum string, large *staged) (int64, error) {
@@ -68,11 +113,19 @@ func (t *tx) receive(in message.Incoming, sum string, large *staged) (int64, err
 	}
 	id, err := t.insert(sqlInsertMessage, in.Inbound, in.Peer, in.Type, in.ControlID, micros(in.Received),
 		len(in.Body), sum, body, in.Resubmits)
-	if err != nil || in.File == nil {
-		return id, err
+	if err != nil {
+		return 0, err
 	}
+	return id, t.source(in, id)
+}
+
+// source records the file that a message came in, if it came in one.
+func (t *tx) source(in message.Incoming, id int64) error {
 	f := in.File
-	return id, t.run(sqlInsertSource, f.Path, f.Size, micros(f.ModTime), f.SHA256, id, micros(time.Now()))
+	if f == nil {
+		return nil
+	}
+	return t.run(sqlInsertSource, f.Path, f.Size, micros(f.ModTime), f.SHA256, id, micros(time.Now()))
 }
 
 const (

@@ -20,6 +20,7 @@ CREATE TABLE streaks (
 ) WITHOUT ROWID;
 
 ALTER TABLE messages ADD COLUMN resubmits INTEGER;
+ALTER TABLE messages ADD COLUMN duplicates INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX messages_resubmits ON messages (resubmits) WHERE resubmits IS NOT NULL;
 
 -- When a new attempt took the place of this one; what is replayed no longer counts for the disposition.

@@ -174,3 +174,40 @@ func testCanceledContext(f *fixture) {
 	f.must(err)
 	equal(f, "messages", n, 0)
 }
+
+// A message that comes again within its time, with the same control id and the same bytes by the same inbound, is not received
+// again; whatever differs in one of these is another one.
+func testDuplicates(f *fixture) {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	in := message.Incoming{Inbound: "adt", Body: []byte("MSH|"), ControlID: "42", Received: at, Once: time.Hour}
+	first, err := f.s.Receive(f.ctx(), in)
+	f.must(err)
+	again := in
+	again.Received = at.Add(time.Hour)
+	again.File = &message.Source{Path: "/in/a.hl7", Size: 4, SHA256: "x"}
+	for range 2 {
+		id, err := f.s.Receive(f.ctx(), again)
+		f.wantErr(err, message.ErrDuplicate)
+		equal(f, "the message that it repeats", id, first)
+	}
+	equal(f, "how often it came again", f.timeline(first).Message.Duplicates, 2)
+	id, seen, err := f.s.Seen(f.ctx(), *again.File)
+	f.must(err)
+	equal(f, "the file of a duplicate", fmt.Sprint(id, seen), fmt.Sprint(first, true))
+
+	for what, change := range map[string]func(*message.Incoming){
+		"bytes":      func(in *message.Incoming) { in.Body = []byte("MSH^") },
+		"control id": func(in *message.Incoming) { in.ControlID = "43" },
+		"no id":      func(in *message.Incoming) { in.ControlID = "" },
+		"inbound":    func(in *message.Incoming) { in.Inbound = "lab" },
+		"later":      func(in *message.Incoming) { in.Received = at.Add(time.Hour + time.Microsecond) },
+		"not asked":  func(in *message.Incoming) { in.Once = 0 },
+	} {
+		other := in
+		change(&other)
+		id, err := f.s.Receive(f.ctx(), other)
+		if err != nil || id == first {
+			f.Errorf("another one, by its %s: received as %d, %v", what, id, err)
+		}
+	}
+}

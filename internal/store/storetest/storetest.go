@@ -69,6 +69,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"ReplayRefused", testReplayRefused},
 		{"DeadLetters", testDeadLetters},
 		{"Resubmit", testResubmit},
+		{"Duplicates", testDuplicates},
 		{"Rename", testRename},
 		{"Lanes", testLanes},
 		{"Producers", testProducers},

@@ -1,0 +1,36 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"coppice.dev/coppice/internal/message"
+)
+
+// TestDuplicates: what a sender sends again, since it lost its answer, is acknowledged and not delivered again; a resubmission is.
+// Red without onceOf in sink.Receive, and with the duplicate's error told to the connection.
+func TestDuplicates(t *testing.T) {
+	needPython(t)
+	receiver := newEMR(t, nil)
+	toml := strings.Replace(fmt.Sprintf(stampTOML, "127.0.0.1:0", receiver.Addr()), "[handler", "duplicates = { within = \"1h\" }\n[handler", 1)
+	dir := folder(t, toml)
+	write(t, dir+"/stamp.py", stamp("0"))
+	e := serve(t, dir, Options{})
+	client := dial(t, e.Addr("feed"))
+	for _, n := range []int{1, 1, 2, 1} {
+		exchange(t, client, numbered(n))
+	}
+	if counts := e.quiet(t, 2); counts[message.Processed] != 2 || len(receiver.got()) != 2 {
+		t.Errorf("%v, %d deliveries", counts, len(receiver.got()))
+	}
+	if tl, err := e.Store().Timeline(t.Context(), 1); err != nil || tl.Message.Duplicates != 2 {
+		t.Errorf("message 1: %+v, %v", tl.Message, err)
+	}
+	if id, err := e.Resubmit(t.Context(), 1, nil); err != nil || id != 3 {
+		t.Errorf("resubmitted as %d, %v", id, err)
+	}
+	if counts := e.quiet(t, 3); counts[message.Processed] != 3 || len(receiver.got()) != 3 {
+		t.Errorf("after the resubmission: %v, %d deliveries", counts, len(receiver.got()))
+	}
+}
