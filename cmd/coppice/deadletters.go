@@ -25,7 +25,7 @@ func (f *deadFlags) add(cmd *cobra.Command, dir *string) {
 	flags.StringVar(&f.router, "router", "", "only what the router of the inbound `NAME` failed on")
 	flags.StringVar(&f.handler, "handler", "", "only what the handler `NAME` failed on")
 	flags.StringVar(&f.outbound, "outbound", "", "only what the outbound `NAME` rejected")
-	flags.StringVar(&f.since, "since", "", "only messages received since `TIME`: today, 2h, 3d, 2026-11-30 or 2026-11-30T08:00")
+	flags.StringVar(&f.since, "since", "", "only messages received since `TIME`: "+timeForms)
 	flags.Int64Var(&f.before, "before", 0, "only of messages below this `ID`, for the next page")
 	names(cmd, "inbound", dir, message.KindInbound)
 	names(cmd, "router", dir, message.KindInbound)
@@ -51,49 +51,8 @@ func (f *deadFlags) query(now time.Time) (store.DeadLetters, error) {
 		return q, usage("--before is a message id")
 	}
 	var err error
-	if f.since != "" {
-		q.Since, err = parseSince(f.since, now)
-	}
+	q.Since, err = parseTime("since", f.since, now)
 	return q, err
-}
-
-// parseSince reads a time as people say it: an age such as 90m, 2h or 3d; today, yesterday; a date, or a date and a time, both
-// local; or RFC 3339.
-func parseSince(s string, now time.Time) (time.Time, error) {
-	midnight := time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, now.Location())
-	switch s {
-	case "today":
-		return midnight, nil
-	case "yesterday":
-		return midnight.AddDate(0, 0, -1), nil
-	}
-	if n, ok := cutUnit(s, 'd'); ok {
-		return now.AddDate(0, 0, -n), nil
-	}
-	if n, ok := cutUnit(s, 'w'); ok {
-		return now.AddDate(0, 0, -7*n), nil
-	}
-	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
-		return now.Add(-d), nil
-	}
-	for _, form := range []string{"2006-01-02", "2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02 15:04", "2006-01-02 15:04:05"} {
-		if t, err := time.ParseInLocation(form, s, now.Location()); err == nil {
-			return t, nil
-		}
-	}
-	if t, err := time.Parse(time.RFC3339, s); err == nil {
-		return t, nil
-	}
-	return time.Time{}, usage("%q is no time: say today, yesterday, 90m, 2h, 3d, 2026-11-30 or 2026-11-30T08:00", s)
-}
-
-// cutUnit reads a whole number with a unit, such as 3d.
-func cutUnit(s string, unit byte) (int, bool) {
-	if s == "" || s[len(s)-1] != unit {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(s[:len(s)-1], 10, 16)
-	return int(n), err == nil
 }
 
 func deadLettersCommand(io stdio) *cobra.Command {

@@ -18,7 +18,7 @@ import (
 )
 
 func messagesCommand(io stdio) *cobra.Command {
-	var dir, disposition string
+	var dir, disposition, tag, since, until string
 	var to saving
 	var q store.Query
 	var before int64
@@ -42,8 +42,12 @@ have ended.`,
 	f.StringVar(&q.Inbound, "inbound", "", "only from the inbound `NAME`")
 	f.StringVar(&disposition, "disposition", "", "only with the disposition `WORD`")
 	words(cmd, "disposition", dispositionWords()...)
+	names(cmd, "inbound", &dir, message.KindInbound)
 	f.StringVar(&q.Type, "type", "", "only of this `TYPE`, a prefix: ADT, or ADT^A01")
 	f.StringVar(&q.ControlID, "control-id", "", "only with this control `ID`, a prefix")
+	f.StringVar(&tag, "tag", "", "only with a tag, `NAME=VALUE`, as handlers set them; NAME=VALUE* for values that begin so")
+	f.StringVar(&since, "since", "", "only received since `TIME`: "+timeForms)
+	f.StringVar(&until, "until", "", "only received before `TIME`")
 	f.Int64Var(&before, "before", 0, "only below this `ID`, for the next page")
 	f.IntVarP(&q.Limit, "limit", "n", 50, "at most `N`")
 	f.BoolVar(&count, "count", false, "only count, by disposition")
@@ -67,6 +71,9 @@ have ended.`,
 		if !known(q.Disposition) {
 			return usage("--disposition %q is none of %s", disposition, strings.Join(dispositionWords(), ", "))
 		}
+		if err := narrow(&q, tag, since, until); err != nil {
+			return err
+		}
 		r, cfg, err := openReader(cmd.Context(), io, dir)
 		if err != nil {
 			return err
@@ -82,6 +89,23 @@ have ended.`,
 		}
 		return printMessages(cmd.Context(), io, cfg, r, q, asJSON)
 	})
+}
+
+// narrow restricts a query to a tag and to times.
+func narrow(q *store.Query, tag, since, until string) (err error) {
+	if tag != "" {
+		var ok bool
+		if q.Tag, q.TagValue, ok = strings.Cut(tag, "="); !ok || q.Tag == "" {
+			return usage("--tag %q is not NAME=VALUE", tag)
+		}
+		q.TagValue, q.TagPrefix = strings.CutSuffix(q.TagValue, "*")
+	}
+	now := time.Now()
+	if q.Since, err = parseTime("since", since, now); err != nil {
+		return err
+	}
+	q.Until, err = parseTime("until", until, now)
+	return err
 }
 
 func known(d message.Disposition) bool {
@@ -100,9 +124,9 @@ func alone(cmd *cobra.Command, count, refused bool) error {
 	if count && refused {
 		return usage("--count and --refused exclude one another")
 	}
-	mode, filters := "--count", []string{"inbound", "disposition", "type", "control-id", "before", "limit"}
+	mode, filters := "--count", []string{"inbound", "disposition", "type", "control-id", "tag", "since", "until", "before", "limit"}
 	if refused {
-		mode, filters = "--refused", filters[:5]
+		mode, filters = "--refused", filters[:8]
 	}
 	filters = append(filters, "save")
 	for _, f := range filters {

@@ -10,8 +10,10 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"time"
 
 	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
 )
 
 // Client gives orders to an engine that runs. It satisfies Commands; an error keeps its identity, as far as the sentinel
@@ -120,6 +122,11 @@ func (c *Client) Replay(ctx context.Context, id message.ID) (message.Replay, err
 // Resubmit receives a message again; see Commands.
 func (c *Client) Resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error) {
 	return ask[message.ID](ctx, c, "resubmit", resubmitOrder{Message: id, Own: body == nil, Body: body})
+}
+
+// Purge takes one step of removing what has ended; see Commands.
+func (c *Client) Purge(ctx context.Context, done, dead time.Time) (store.Purged, error) {
+	return ask[store.Purged](ctx, c, "purge", purgeOrder{done, dead})
 }
 
 // Reload has the engine go on with the configuration of now; see Commands.

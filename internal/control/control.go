@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
 )
 
 // Sentinel errors; test with errors.Is.
@@ -38,6 +39,8 @@ type Commands interface {
 	Replay(ctx context.Context, id message.ID) (message.Replay, error)
 	// Resubmit receives a message again, as a new one that is linked to it; with its own bytes if body is nil.
 	Resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error)
+	// Purge takes one step of removing what has ended before two times, zero for never; More says that another is worth while.
+	Purge(ctx context.Context, done, dead time.Time) (store.Purged, error)
 	// Reload reads the configuration and the code again and goes on with them, if all of it is good.
 	Reload(ctx context.Context) (Reloaded, error)
 }

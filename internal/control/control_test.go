@@ -72,6 +72,10 @@ func (e *engine) Resubmit(ctx context.Context, id message.ID, body []byte) (mess
 	return id + 1, e.note(ctx, "resubmit %d %q %t", id, body, body == nil)
 }
 
+func (e *engine) Purge(ctx context.Context, done, dead time.Time) (store.Purged, error) {
+	return store.Purged{Messages: 3, Bytes: 4, More: true}, e.note(ctx, "purge %t %t", done.Equal(at), dead.IsZero())
+}
+
 func (e *engine) Reload(ctx context.Context) (Reloaded, error) {
 	return Reloaded{Code: "abc", Changed: []string{"code"}, Renamed: 2}, e.note(ctx, "reload")
 }
@@ -159,6 +163,8 @@ func TestOrders(t *testing.T) {
 		id, err := c.Resubmit(ctx, 5, body)
 		same("resubmit", id, message.ID(6), err, fmt.Sprintf("resubmit 5 %q %t", body, body == nil))
 	}
+	purged, err := c.Purge(ctx, at, time.Time{})
+	same("purge", purged, store.Purged{Messages: 3, Bytes: 4, More: true}, err, "purge true true")
 	reloaded, err := c.Reload(ctx)
 	same("reload", reloaded, Reloaded{Code: "abc", Changed: []string{"code"}, Renamed: 2}, err, "reload")
 }

@@ -173,6 +173,10 @@ type (
 		Own     bool       `json:"own"` // with its own bytes
 		Body    []byte     `json:"body"`
 	}
+	purgeOrder struct {
+		Done time.Time `json:"done_before,omitzero"`
+		Dead time.Time `json:"dead_before,omitzero"`
+	}
 	nothing struct{}
 )
 
@@ -211,6 +215,9 @@ func handler(c Commands, most int64) http.Handler {
 			o.Body = []byte{}
 		}
 		return c.Resubmit(ctx, o.Message, o.Body)
+	})
+	order(mux, most, "POST /purge", func(ctx context.Context, o purgeOrder) (store.Purged, error) {
+		return c.Purge(ctx, o.Done, o.Dead)
 	})
 	order(mux, most, "POST /reload", func(ctx context.Context, _ nothing) (Reloaded, error) { return c.Reload(ctx) })
 	order(mux, most, "POST /status", func(ctx context.Context, _ nothing) (Status, error) { return c.Status(ctx) })

@@ -234,6 +234,11 @@ func (s *Stopped) Resubmit(ctx context.Context, id message.ID, body []byte) (mes
 	return s.desk.resubmit(ctx, id, body)
 }
 
+// Purge takes one step of removing what has ended; see control.Commands.
+func (s *Stopped) Purge(ctx context.Context, done, dead time.Time) (store.Purged, error) {
+	return s.desk.store.Purge(ctx, store.PurgeRequest{DoneBefore: done, DeadBefore: dead, Lies: lies})
+}
+
 // Reload is ErrNotRunning: a start reads everything anew.
 func (s *Stopped) Reload(context.Context) (control.Reloaded, error) {
 	return control.Reloaded{}, ErrNotRunning

@@ -14,6 +14,7 @@ import (
 	"coppice.dev/coppice/internal/control"
 	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/pipeline"
+	"coppice.dev/coppice/internal/store"
 )
 
 // desk is what carries out commands under the configuration of now.
@@ -52,6 +53,11 @@ func (e *Engine) Replay(ctx context.Context, id message.ID) (message.Replay, err
 // Resubmit receives a message again; see control.Commands.
 func (e *Engine) Resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error) {
 	return e.desk().resubmit(ctx, id, body)
+}
+
+// Purge takes one step of removing what has ended; see control.Commands.
+func (e *Engine) Purge(ctx context.Context, done, dead time.Time) (store.Purged, error) {
+	return e.store.Purge(ctx, store.PurgeRequest{DoneBefore: done, DeadBefore: dead, Lies: lies})
 }
 
 // Reload reads the configuration and the code again and goes on with them; see control.Commands. It is all or nothing: what

@@ -14,10 +14,12 @@ version = 1
 [inbound.feed]
 mllp = { listen = "127.0.0.1:0" }
 router = "feed.py:route_trouble"
+hold_after = 0
 [handler.trouble]
 run = "feed.py:trouble"
 to = ["emr"]
 deadline = "500ms"
+hold_after = 0
 [outbound.emr]
 mllp = { connect = %q }
 `

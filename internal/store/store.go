@@ -44,7 +44,11 @@ type Query struct {
 	Disposition message.Disposition
 	Type        string // a prefix
 	ControlID   string // a prefix
-	Since       time.Time
+	Tag         string // name of a tag that it has
+	TagValue    string // with this value, or with TagPrefix one that begins so
+	TagPrefix   bool
+	Since       time.Time  // received then or later
+	Until       time.Time  // received before
 	Before      message.ID // only ids below this one: for paging
 	Limit       int        // at most this many; 0 means 50
 }

@@ -3,8 +3,11 @@ package sqlite
 import (
 	"cmp"
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/store"
@@ -35,7 +38,11 @@ func (r *reader) search(ctx context.Context, q store.Query) ([]message.Message, 
 	if types != nil && len(types) == 0 {
 		return nil, nil
 	}
-	query, args := searchSQL(q, types)
+	between, err := r.between(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	query, args := searchSQL(q, types, between)
 	var list []message.Message
 	rows, err := r.db.QueryContext(ctx, query, args...)
 	err = scanAll(rows, err, func(row scanner) error {
@@ -50,7 +57,55 @@ func (r *reader) search(ctx context.Context, q store.Query) ([]message.Message, 
 // byType says whether the index of types is the one to walk. Nearly all messages end PROCESSED, so any other
 // disposition picks fewer than a type does.
 func byType(q store.Query) bool {
-	return q.Type != "" && q.ControlID == "" && (q.Disposition == "" || q.Disposition == message.Processed)
+	return q.Type != "" && q.ControlID == "" && q.Tag == "" && (q.Disposition == "" || q.Disposition == message.Processed)
+}
+
+// ids are a range of messages: those above the first and below the second. Zero is no bound.
+type ids struct{ above, below int64 }
+
+// clockSlack is by how much the wall clock may have jumped between two messages without a search by time missing one.
+const clockSlack = 24 * time.Hour
+
+// between bounds a search by time to the ids that can be meant: ids and times ascend together, but for jumps of the clock.
+func (r *reader) between(ctx context.Context, q store.Query) (b ids, err error) {
+	if !q.Since.IsZero() {
+		if b.above, err = r.firstSince(ctx, q.Since.Add(-clockSlack)); err != nil {
+			return b, err
+		}
+		b.above--
+	}
+	if !q.Until.IsZero() {
+		b.below, err = r.firstSince(ctx, q.Until.Add(clockSlack))
+	}
+	return b, err
+}
+
+const (
+	sqlIDs = `SELECT coalesce((SELECT min(id) FROM messages), 1), coalesce((SELECT max(id) FROM messages), 0)`
+	sqlAt  = `SELECT id, received FROM messages WHERE id >= ? ORDER BY id LIMIT 1`
+)
+
+// firstSince finds the first message that was received at a time or later, in a look-up for each doubling of their number; the
+// id above all if none was.
+func (r *reader) firstSince(ctx context.Context, t time.Time) (int64, error) {
+	var low, high int64
+	if err := r.db.QueryRowContext(ctx, sqlIDs).Scan(&low, &high); err != nil {
+		return 0, err
+	}
+	for high++; low < high; {
+		middle := low + (high-low)/2
+		var id, received int64
+		err := r.db.QueryRowContext(ctx, sqlAt, middle).Scan(&id, &received)
+		switch {
+		case errors.Is(err, sql.ErrNoRows), err == nil && received >= micros(t): // none: it has been purged since
+			high = middle
+		case err != nil:
+			return 0, err
+		default:
+			low = id + 1
+		}
+	}
+	return low, nil
 }
 
 // maxTypes bounds the branches of a query for a prefix of types; SQLite's own limit is 500.
@@ -84,9 +139,11 @@ func (r *reader) types(ctx context.Context, prefix string) ([]string, error) {
 // index by id, so a walk that needs several of them is a merge of ordered branches, which reads hardly more rows than it
 // returns and never sorts: SQLite does so for "UNION ALL ... ORDER BY" by itself. Indexes are named, since without
 // statistics the planner may prefer another one, however much it then walks.
-func searchSQL(q store.Query, types []string) (string, []any) {
-	var b branches
+func searchSQL(q store.Query, types []string, between ids) (string, []any) {
+	b := branches{between: between}
 	switch {
+	case q.Tag != "":
+		b.add("tags", q, "")
 	case q.ControlID != "":
 		b.add("INDEXED BY messages_by_control_id", q, "")
 	case types != nil:
@@ -110,19 +167,36 @@ func searchSQL(q store.Query, types []string) (string, []any) {
 
 // branches are SELECTs over messages whose union is the answer.
 type branches struct {
+	between ids
 	selects []string
 	args    []any
 }
 
-// add adds the messages that match q; exactType, if there is one, stands in for q's prefix of types.
+// add adds the messages that match q, found by an index, or by their tags; exactType, if there is one, stands in for q's prefix
+// of types.
 func (b *branches) add(index string, q store.Query, exactType string) {
 	conds := []string{"1"}
 	where := func(cond string, args ...any) {
 		conds = append(conds, cond)
 		b.args = append(b.args, args...)
 	}
+	from := "messages m " + index
+	if index == "tags" {
+		from = "tags t INDEXED BY tags_by_value CROSS JOIN messages m ON m.id = t.message"
+		if q.TagPrefix {
+			where("t.name = ? AND t.value >= ? AND t.value < ?", q.Tag, q.TagValue, prefixEnd(q.TagValue))
+		} else {
+			where("t.name = ? AND t.value = ?", q.Tag, q.TagValue)
+		}
+	}
 	if q.Before > 0 {
 		where("m.id < ?", q.Before)
+	}
+	if b.between.above > 0 {
+		where("m.id > ?", b.between.above)
+	}
+	if b.between.below > 0 {
+		where("m.id < ?", b.between.below)
 	}
 	if q.Inbound != "" {
 		where("m.inbound = ?", q.Inbound)
@@ -141,7 +215,10 @@ func (b *branches) add(index string, q store.Query, exactType string) {
 	if !q.Since.IsZero() {
 		where("m.received >= ?", micros(q.Since))
 	}
-	b.selects = append(b.selects, "SELECT "+messageColumns+" FROM messages m "+index+" WHERE "+strings.Join(conds, " AND "))
+	if !q.Until.IsZero() {
+		where("m.received < ?", micros(q.Until))
+	}
+	b.selects = append(b.selects, "SELECT "+messageColumns+" FROM "+from+" WHERE "+strings.Join(conds, " AND "))
 }
 
 func (b *branches) sql(limit int) (string, []any) {

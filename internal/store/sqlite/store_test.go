@@ -130,18 +130,18 @@ func TestSearchPlans(t *testing.T) {
 		{store.Query{Type: "A"}, []string{"A1", "A2", "A3"}, "SEARCH m USING INDEX messages_by_type (type=?)"},
 		{store.Query{Type: "A", Inbound: "a"}, []string{"A1"}, "SEARCH m USING INDEX messages_by_type (type=?)"},
 	} {
-		query, args := searchSQL(tt.q, tt.types)
+		query, args := searchSQL(tt.q, tt.types, ids{})
 		plan := explain(t, s, query, args...)
 		if !strings.Contains(plan, tt.want) {
 			t.Errorf("%+v: the plan has no %q:\n%s", tt.q, tt.want, plan)
 		}
 		wantNoScan(t, "search", plan, false)
 	}
-	query, args := searchSQL(store.Query{}, nil)
+	query, args := searchSQL(store.Query{}, nil, ids{})
 	if plan := explain(t, s, query, args...); strings.Contains(plan, "TEMP B-TREE") {
 		t.Errorf("the newest messages are sorted:\n%s", plan)
 	}
-	query, args = searchSQL(store.Query{ControlID: "17", Inbound: "a", Disposition: message.Processed}, nil)
+	query, args = searchSQL(store.Query{ControlID: "17", Inbound: "a", Disposition: message.Processed}, nil, ids{})
 	if plan := explain(t, s, query, args...); !strings.Contains(plan, "messages_by_control_id (control_id>? AND control_id<?)") {
 		t.Errorf("a control id is looked for in\n%s", plan)
 	}

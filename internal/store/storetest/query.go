@@ -100,6 +100,61 @@ func testFilters(f *fixture) {
 	equal(f, "a listed message", fmt.Sprintf("%+v", list[0]), fmt.Sprintf("%+v", all[0]))
 }
 
+// testTagFilters looks for messages by what their handlers tagged them with.
+func testTagFilters(f *fixture) {
+	var all []message.ID
+	for _, tags := range []map[string]string{{"mrn": "12"}, {"mrn": "123", "visit": "12"}, {}, {"mrn": "2"}, {"mrn": "12"}} {
+		out := sent()
+		out.Tags = tags
+		id := f.routed("adt", "x", plan("h"))
+		f.end(id, "h", out)
+		all = append(all, id)
+	}
+	for _, c := range []struct {
+		q    store.Query
+		want []int
+	}{
+		{store.Query{Tag: "mrn", TagValue: "12"}, []int{4, 0}},
+		{store.Query{Tag: "mrn", TagValue: "12", TagPrefix: true}, []int{4, 1, 0}},
+		{store.Query{Tag: "mrn", TagPrefix: true}, []int{4, 3, 1, 0}},
+		{store.Query{Tag: "mrn", TagValue: "12", Limit: 1}, []int{4}},
+		{store.Query{Tag: "mrn", TagValue: "12", Before: all[4]}, []int{0}},
+		{store.Query{Tag: "visit", TagValue: "12", Inbound: "adt", Disposition: message.Filtered}, []int{1}},
+		{store.Query{Tag: "visit", TagValue: "12", Inbound: "lab"}, nil},
+		{store.Query{Tag: "mr", TagValue: "12"}, nil},
+	} {
+		got, err := f.s.Messages(f.ctx(), c.q)
+		f.must(err)
+		want := ""
+		for _, i := range c.want {
+			want += fmt.Sprintf(" %d", all[i])
+		}
+		equal(f, fmt.Sprintf("%+v", c.q), ids(got), want)
+	}
+}
+
+// testTimes looks for messages by when they came, with a clock that was set back for some hours.
+func testTimes(f *fixture) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	all := []message.Message{} // newest first
+	for i := range 200 {
+		at := start.Add(time.Duration(i) * time.Hour)
+		if i >= 100 && i < 120 {
+			at = at.Add(-20 * time.Hour)
+		}
+		id, err := f.s.Receive(f.ctx(), message.Incoming{Inbound: "adt", Body: []byte("x"), Received: at})
+		f.must(err)
+		all = append([]message.Message{{ID: id, Inbound: "adt", Received: at, Disposition: message.Received}}, all...)
+	}
+	for _, hours := range []int{-30, 0, 1, 79, 80, 99, 100, 105, 120, 199, 200, 300} {
+		at := start.Add(time.Duration(hours) * time.Hour)
+		for _, q := range []store.Query{{Since: at}, {Until: at}, {Since: at.Add(-30 * time.Hour), Until: at}, {Since: at, Inbound: "adt"}} {
+			q.Limit = 1000
+			checkQuery(f, all, q)
+		}
+	}
+}
+
 func checkQuery(f *fixture, all []message.Message, q store.Query) {
 	f.Helper()
 	got, err := f.s.Messages(f.ctx(), q)
@@ -124,7 +179,7 @@ func matches(m message.Message, q store.Query) bool {
 	return (q.Inbound == "" || m.Inbound == q.Inbound) &&
 		(q.Disposition == "" || m.Disposition == q.Disposition) &&
 		prefix(m.Type, q.Type) && prefix(m.ControlID, q.ControlID) &&
-		!m.Received.Before(q.Since) &&
+		!m.Received.Before(q.Since) && (q.Until.IsZero() || m.Received.Before(q.Until)) &&
 		(q.Before == 0 || m.ID < q.Before)
 }
 

@@ -59,6 +59,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"PurgeSources", testPurgeSources},
 		{"Tags", testTags},
 		{"Filters", testFilters},
+		{"TagFilters", testTagFilters},
+		{"Times", testTimes},
 		{"Paging", testPaging},
 		{"HoldAndRelease", testHoldAndRelease},
 		{"HoldAfter", testHoldAfter},
