@@ -15,5 +15,7 @@
 // A body over 256 KiB is stored in chunks, each by an operation of its own and at most one in a group: what is small waits
 // for one chunk and not for all of them. Until the row that refers to it is there, nobody sees it. See bodies.go.
 //
-// Not done yet: SQLite's own limit (a little under 1 GB) is the only cap of a body. Nothing is purged.
+// Purge removes in steps of one small operation each, so that nobody who writes waits for more than that.
+//
+// SQLite's own limit (a little under 1 GB) is the only cap of a body.
 package sqlite
