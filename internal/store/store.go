@@ -122,7 +122,8 @@ type Store interface {
 	Receive(ctx context.Context, in message.Incoming) (message.ID, error)
 	// Refuse records what an inbound turned away.
 	Refuse(ctx context.Context, r message.Refusal) error
-	// Seen says whether a file with this identity (path, size, mtime and hash) was received already, and as what.
+	// Seen says whether a file with this identity (path, size, mtime and hash) was received already, and as what, which may be
+	// purged by now.
 	Seen(ctx context.Context, s message.Source) (message.ID, bool, error)
 
 	// NextReceived returns the oldest message of the inbound that awaits routing, with its body; nil if none does.

@@ -49,20 +49,13 @@ func BenchmarkReceive(b *testing.B) {
 // turns in one run, and reports both rates and how many times slower the small ones are beside the large one.
 func BenchmarkReceiveBesideLarge(b *testing.B) {
 	s := openAt(b, newPath(b), Options{})
-	small := message.Incoming{Inbound: "adt", Body: bytes.Repeat([]byte("x"), 1024)}
 	large := message.Incoming{Inbound: "img", Body: noise(10_000_000)}
 	const turn = 500 * time.Millisecond
 	var alone, beside, whole atomic.Int64
 	for b.Loop() {
+		produce(b, s, turn, eightSmall(&alone))
 		produce(b, s, turn, func(send func(message.Incoming, *atomic.Int64)) {
-			for range 8 {
-				send(small, &alone)
-			}
-		})
-		produce(b, s, turn, func(send func(message.Incoming, *atomic.Int64)) {
-			for range 8 {
-				send(small, &beside)
-			}
+			eightSmall(&beside)(send)
 			send(large, &whole)
 		})
 	}
@@ -71,6 +64,83 @@ func BenchmarkReceiveBesideLarge(b *testing.B) {
 	b.ReportMetric(float64(beside.Load())/seconds, "beside/s")
 	b.ReportMetric(float64(whole.Load())/seconds, "large/s")
 	b.ReportMetric(float64(alone.Load())/float64(beside.Load()), "times-slower")
+}
+
+// BenchmarkReceiveBesidePurge has eight producers of 1 KiB messages by themselves, and then beside a purge that pauses as an
+// engine's does, and reports both rates, what was purged meanwhile, and the longest that one of its steps took.
+func BenchmarkReceiveBesidePurge(b *testing.B) {
+	s := openAt(b, newPath(b), Options{})
+	const turn = 500 * time.Millisecond
+	var alone, beside atomic.Int64
+	var sum steps
+	for b.Loop() {
+		for range 10 { // more than a turn can purge
+			must(b, s.commit(b.Context(), 0, receiveEnded))
+		}
+		produce(b, s, turn, eightSmall(&alone))
+		ctx, stop := context.WithCancel(b.Context())
+		var work sync.WaitGroup
+		work.Go(func() { sum.along(ctx, b, s) })
+		produce(b, s, turn, eightSmall(&beside))
+		stop()
+		work.Wait()
+	}
+	seconds := float64(b.N) * turn.Seconds()
+	b.ReportMetric(float64(alone.Load())/seconds, "alone/s")
+	b.ReportMetric(float64(beside.Load())/seconds, "beside/s")
+	b.ReportMetric(float64(sum.messages)/seconds, "purged/s")
+	b.ReportMetric(float64(sum.longest.Milliseconds()), "longest-ms")
+}
+
+func smallMessage() message.Incoming {
+	return message.Incoming{Inbound: "adt", Body: bytes.Repeat([]byte("x"), 1024)}
+}
+
+// eightSmall starts eight producers of 1 KiB messages.
+func eightSmall(count *atomic.Int64) func(send func(message.Incoming, *atomic.Int64)) {
+	return func(send func(message.Incoming, *atomic.Int64)) {
+		for range 8 {
+			send(smallMessage(), count)
+		}
+	}
+}
+
+// receiveEnded receives a thousand messages that have ended.
+func receiveEnded(t *tx) error {
+	for range 1000 {
+		id, err := t.receive(smallMessage(), "", nil)
+		if err == nil {
+			err = t.route(message.ID(id), nil, message.Outcome{})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// steps is what a purge has done.
+type steps struct {
+	messages int64
+	longest  time.Duration
+}
+
+// along purges until ctx ends.
+func (p *steps) along(ctx context.Context, b *testing.B, s *Store) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		step, err := s.Purge(b.Context(), everything())
+		if err != nil {
+			b.Error(err)
+		}
+		p.messages += step.Messages
+		took := time.Since(began)
+		p.longest = max(p.longest, took)
+		select {
+		case <-ctx.Done():
+		case <-time.After(3 * took):
+		}
+	}
 }
 
 // produce runs producers for a time, and returns when all have ended.

@@ -1,7 +1,7 @@
 package sqlite
 
-// FreeSpace returns how many bytes this user can still write to the disk that has the file or folder; errors.ErrUnsupported
-// where the system is not asked.
+// FreeSpace returns how many bytes this user can still write to the disk that has the file; errors.ErrUnsupported where the
+// system is not asked.
 func FreeSpace(path string) (int64, error) { return freeSpace(path) }
 
 // inBytes is blocks times their size, which some systems count as signed: below zero is what is kept for root.
