@@ -51,9 +51,9 @@ func heap() uint64 {
 // first, and neither opening nor going on reads more than what is at hand: what is in memory does not depend on how many wait.
 // Red with a NextReceived that reads the bodies of all that wait.
 //
-// COPPICE_TEST_BACKLOG is how many wait, at least 20,000.
+// COPPICE_TEST_BACKLOG is how many wait, at least 12,000.
 func TestBacklog(t *testing.T) {
-	waiting := 20_000
+	waiting := 12_000
 	if n, err := strconv.Atoi(os.Getenv("COPPICE_TEST_BACKLOG")); err == nil {
 		waiting = max(n, waiting)
 	}
