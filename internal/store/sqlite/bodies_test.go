@@ -126,6 +126,9 @@ func TestBodiesOfSchema1(t *testing.T) {
 	if n := queryInt(t, s, "SELECT count(*) FROM chunks"); n != 0 {
 		t.Errorf("an old body was taken apart into %d chunks", n)
 	}
+	if n := queryInt(t, s, "SELECT seen FROM sources"); n != 2 {
+		t.Errorf("an old file was there last at %d, want when its message came", n)
+	}
 	m, err := s.NextReceived(t.Context(), "adt")
 	must(t, err)
 	if !bytes.Equal(m.Body, old) {
