@@ -35,7 +35,11 @@ func (r *reader) readVersion(top table) int {
 
 func readStore(t table) Store {
 	keep := t.table("retention")
-	return Store{Path: t.file("path"), MinFree: t.size("min_free"), Retention: Retention{Done: keep.keep("done"), Dead: keep.keep("dead")}}
+	return Store{
+		Path:      t.file("path"),
+		MinFree:   t.size("min_free"),
+		Retention: Retention{Done: keep.keep("done"), Dead: keep.keep("dead")},
+	}
 }
 
 func readSandbox(t table) Sandbox {

@@ -106,8 +106,10 @@ func topKeys() []key {
 		{path: "store", form: formTable, doc: "The durable queue."},
 		{path: "store.path", form: formPath, field: "Store.Path", def: "var/coppice.db", doc: "The store's file."},
 		{path: "store.min_free", form: formSize, field: "Store.MinFree", def: "256MiB", min: 0, max: 1 << 50,
-			doc: "The least room on the store's disk: with less, nothing is received until there is more again, and deliveries go on; `0B` for no such limit."},
-		{path: "store.retention", form: formTable, doc: "How long a message is kept once it has ended, with all that belongs to it; what is still to do is never removed."},
+			doc: "The least room on the store's disk: with less, nothing is received until there is more again, and deliveries go on; " +
+				"`0B` for no such limit."},
+		{path: "store.retention", form: formTable,
+			doc: "How long a message is kept once it has ended, with all that belongs to it; what is still to do is never removed."},
 		{path: "store.retention.done", form: formKeep, field: "Store.Retention.Done", def: "30d", min: minute, max: 36500 * 24 * hour,
 			doc: "Those that are PROCESSED, FILTERED or UNROUTED."},
 		{path: "store.retention.dead", form: formKeep, field: "Store.Retention.Dead", def: "90d", min: minute, max: 36500 * 24 * hour,

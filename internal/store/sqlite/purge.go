@@ -25,9 +25,10 @@ const (
 )
 
 const (
-	sqlPurgeable      = `SELECT count(*), coalesce(sum(size), 0) FROM messages WHERE disposition = ? AND ended < ?`
-	sqlEnded          = `SELECT id, size FROM messages WHERE disposition = ? AND ended < ? ORDER BY ended LIMIT ?`
-	sqlBodiesOf       = `SELECT body FROM messages WHERE id = ?1 UNION SELECT body FROM deliveries WHERE message = ?1 AND body IS NOT NULL`
+	sqlPurgeable = `SELECT count(*), coalesce(sum(size), 0) FROM messages WHERE disposition = ? AND ended < ?`
+	sqlEnded     = `SELECT id, size FROM messages WHERE disposition = ? AND ended < ? ORDER BY ended LIMIT ?`
+	sqlBodiesOf  = `SELECT body FROM messages WHERE id = ?1
+		UNION SELECT body FROM deliveries WHERE message = ?1 AND body IS NOT NULL`
 	sqlBodySize       = `SELECT size, length(data) FROM bodies WHERE id = ?`
 	sqlRemoveBody     = `DELETE FROM bodies WHERE id = ?`
 	sqlRemoveTags     = `DELETE FROM tags WHERE message = ?`
@@ -126,7 +127,8 @@ type purging struct {
 func (p *purging) messages(e ended) error {
 	type row struct{ id, size int64 }
 	var list []row
-	err := p.tx.rows(sqlEnded, []any{string(e.disposition), microsOrNull(e.before), purgeRows - p.out.Messages}, func(rows *sql.Rows) error {
+	args := []any{string(e.disposition), microsOrNull(e.before), purgeRows - p.out.Messages}
+	err := p.tx.rows(sqlEnded, args, func(rows *sql.Rows) error {
 		var r row
 		err := rows.Scan(&r.id, &r.size)
 		list = append(list, r)
