@@ -4,7 +4,7 @@
 //
 // An inbound acknowledges a message to its sender only after Sink.Receive has returned nil, that is, after the commit.
 // It never tells a sender to skip a message that another attempt could deliver: where the engine could not commit, the
-// sender gets no answer at all and sends again.
+// sender gets no answer at all, or, in a protocol that has one, the answer to come again, and sends again.
 package connect
 
 import (
@@ -35,8 +35,8 @@ type Sink interface {
 	// Receive commits one message. It neither changes nor keeps in.Body after it returned.
 	//
 	// A nil error means committed and on disk: acknowledge. An error that is ErrUnknown means that the commit may have
-	// happened; ErrBusy, that nothing was tried; any other error, that nothing was committed. On all three the sender
-	// gets no answer.
+	// happened; ErrBusy, that nothing was tried; any other error, that nothing was committed. On the first the sender
+	// gets no answer, on the others none, or the one to come again.
 	Receive(ctx context.Context, in message.Incoming) (message.ID, error)
 
 	// Refuse records a message that was turned away for good. After an error the sender is not told of the refusal,

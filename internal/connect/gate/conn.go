@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"coppice.dev/coppice/internal/connect"
 )
 
 // Conn is a connection that was let in. Its first Read greets the peer where there is TLS, in the caller's goroutine, so
@@ -72,7 +74,9 @@ func (c *Conn) handshake() error {
 // HandshakeError ends a connection whose peer and we did not agree on TLS. It is recorded.
 type HandshakeError struct{ Err error }
 
-func (e *HandshakeError) Error() string { return "TLS handshake: " + e.Err.Error() }
+func (e *HandshakeError) Error() string {
+	return "TLS handshake: " + connect.OneLine(e.Err.Error(), 512) // names in a peer's certificate may be in it
+}
 
 // Unwrap returns what was wrong.
 func (e *HandshakeError) Unwrap() error { return e.Err }

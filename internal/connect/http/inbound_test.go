@@ -97,7 +97,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// A wrong password is on record, though not as often as it is tried. Red with Record in the place of RecordOnce.
+// A wrong password is on record, though not as often as it is tried; a message that cannot be taken is, each time. Red with Record in
+// the place of RecordOnce in turnAway, and with RecordOnce in the place of Record.
 func TestRefusalsAreBounded(t *testing.T) {
 	sink := connecttest.NewSink()
 	in := serve(t, InboundConfig{AuthHeader: "X-Key: right"}, sink)
@@ -108,6 +109,12 @@ func TestRefusalsAreBounded(t *testing.T) {
 	}
 	if got := sink.Refusals(); len(got) != 1 {
 		t.Errorf("%d refusals, want 1", len(got))
+	}
+	for range 3 {
+		ask(t, in.Addr(), "POST / HTTP/1.1\r\nHost: x\r\nX-Key: right\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx")
+	}
+	if got := sink.Refusals(); len(got) != 4 {
+		t.Errorf("%d refusals, want 4", len(got))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	nethttp "net/http"
 	"os"
+	"strings"
 	"time"
 
 	"coppice.dev/coppice/internal/connect"
@@ -73,20 +74,21 @@ func (in *Inbound) overLimit() string {
 // encoded says whether the body is compressed, or anything else than itself.
 func encoded(h nethttp.Header) bool {
 	for _, coding := range h["Content-Encoding"] {
-		if coding != "identity" && coding != "" {
+		if coding != "" && !strings.EqualFold(coding, "identity") {
 			return true
 		}
 	}
 	return false
 }
 
-// turnAway refuses a request whose body was not read. What can only be a message is recorded each time, what anybody may
-// ask of a server now and then.
+// turnAway refuses a request whose body was not read. A message is recorded each time, what anybody may ask of a server now
+// and then.
 func (x *request) turnAway(status int, reason string) {
 	size := max(x.r.ContentLength, 0)
-	record := x.in.gate.RecordOnce
-	if status == nethttp.StatusRequestEntityTooLarge {
-		record = x.in.gate.Record
+	record := x.in.gate.Record
+	switch status {
+	case nethttp.StatusNotFound, nethttp.StatusMethodNotAllowed, nethttp.StatusUnauthorized:
+		record = x.in.gate.RecordOnce
 	}
 	if !record(x.commit, x.peer, fmt.Sprintf("%d: %s", status, reason), size) {
 		x.later("the refusal is not recorded")
