@@ -126,14 +126,17 @@ func (s *sender) address() error {
 		return err
 	}
 	var names []string
+	secured := false
 	for _, in := range cfg.Inbounds {
 		if in.MLLP == nil || s.inbound != "" && in.Name != s.inbound {
 			continue
 		}
 		names = append(names, in.Name)
-		s.to = dialable(in.MLLP)
+		s.to, secured = dialable(in.MLLP), in.MLLP.TLS != nil
 	}
 	switch {
+	case len(names) == 1 && secured:
+		return fmt.Errorf("inbound %s takes TLS alone, which send does not speak\n  hint: give the configuration an inbound on 127.0.0.1 without tls, for tests", names[0])
 	case len(names) == 1 && strings.HasSuffix(s.to, ":0"):
 		return fmt.Errorf("inbound %s takes any free port\n  hint: give --to the address that the engine's log has for it", names[0])
 	case len(names) == 1:
