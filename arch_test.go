@@ -61,6 +61,10 @@ var rules = []rule{
 	{"internal/store", anyOf("coppice.dev/coppice/internal/config", "coppice.dev/coppice/internal/pipeline"), "a store knows messages alone"},
 	{"internal/connect", anyOf("coppice.dev/coppice/internal/store", "coppice.dev/coppice/internal/pipeline", "coppice.dev/coppice/internal/config"),
 		"a connection knows its sink alone"},
+	{"internal/connect/mllp", anyOf("coppice.dev/coppice/internal/connect/http", "coppice.dev/coppice/internal/connect/file"), "transports do not know each other"},
+	{"internal/connect/http", anyOf("coppice.dev/coppice/internal/connect/mllp", "coppice.dev/coppice/internal/connect/file"), "transports do not know each other"},
+	{"internal/connect/file", anyOf("net", "crypto/tls", "coppice.dev/coppice/internal/connect/gate", "coppice.dev/coppice/internal/connect/secure"),
+		"files come by no network"},
 }
 
 // systemCalls are the packages in which files may be for one system, or import golang.org/x/sys.
