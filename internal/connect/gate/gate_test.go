@@ -138,11 +138,12 @@ func TestHandshakeHasItsOwnTime(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), connecttest.Patience)
 	defer cancel()
-	greeted := make(chan error, 1)
+	greeted, over := make(chan error, 1), make(chan struct{})
 	go func() {
 		conn, err := secure.Dial(ctx, g.Address(), config)
 		if err == nil {
-			defer conn.Close()
+			<-over
+			_ = conn.Close()
 		}
 		greeted <- err
 	}()
@@ -157,6 +158,7 @@ func TestHandshakeHasItsOwnTime(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, new(*HandshakeError)) {
 		t.Errorf("Read = %v, want the deadline after the handshake", err)
 	}
+	close(over)
 	if err := <-greeted; err != nil {
 		t.Errorf("the peer: %v", err)
 	}

@@ -208,7 +208,6 @@ func TestNoHTTP(t *testing.T) {
 func TestNeverReads(t *testing.T) {
 	in := serve(t, InboundConfig{WriteTimeout: 100 * time.Millisecond}, connecttest.NewSink())
 	conn := dial(t, in.Addr())
-	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // some ten thousand answers fill the buffers
 	many := []byte(strings.Repeat("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx", 200))
 	for { // until the inbound has closed
