@@ -204,9 +204,10 @@ func TestNoHTTP(t *testing.T) {
 	}
 }
 
-// A peer that never reads its answers is closed when they fill its buffers. Red without the deadline in answer.
+// A peer that never reads its answers is closed when they fill its buffers. Red without the deadline in answer; the one of the server
+// itself is an hour away.
 func TestNeverReads(t *testing.T) {
-	in := serve(t, InboundConfig{WriteTimeout: 100 * time.Millisecond}, connecttest.NewSink())
+	in := serve(t, InboundConfig{WriteTimeout: 100 * time.Millisecond, BodyTimeout: time.Hour}, connecttest.NewSink())
 	conn := dial(t, in.Addr())
 	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // some ten thousand answers fill the buffers
 	many := []byte(strings.Repeat("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx", 200))
