@@ -14,19 +14,16 @@ import (
 // mayOrder says whether the process at the other end may give orders: the engine's own user or root, and nobody below the
 // engine. SO_PEERCRED is who called connect(2), or socketpair(2), in this process's own numbering (unix(7)).
 func mayOrder(conn net.Conn) error {
-	var cred *unix.Ucred
-	var err error
-	if raw, rawErr := conn.(*net.UnixConn).SyscallConn(); rawErr != nil {
-		err = rawErr
-	} else if ctlErr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); ctlErr != nil {
-		err = ctlErr
+	cred, err := credential(conn, func(fd int) (*unix.Ucred, error) {
+		return unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err != nil {
+		return err
 	}
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: who it is cannot be told: %w", ErrRefused, err)
-	case cred.Uid != 0 && int(cred.Uid) != os.Geteuid():
-		return fmt.Errorf("%w: it runs as user %d", ErrRefused, cred.Uid)
-	case cred.Pid == 0: // of another PID namespace that is not below ours
+	if err := ours(cred.Uid); err != nil {
+		return err
+	}
+	if cred.Pid == 0 { // of another PID namespace that is not below ours
 		return nil
 	}
 	below, err := descends(int(cred.Pid), os.Getpid())

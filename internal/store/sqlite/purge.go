@@ -84,7 +84,7 @@ func (t *tx) purge(r store.PurgeRequest, in *staging) (store.Purged, error) {
 	}
 	p.out.More = p.out.Messages > 0
 	if before := r.Earlier(); !p.out.More && !before.IsZero() {
-		n, err := t.count(sqlRemoveRefusals, purgeRows, micros(before))
+		n, err := t.change(sqlRemoveRefusals, purgeRows, micros(before))
 		p.out.More = n > 0
 		return p.out, err
 	}
@@ -196,7 +196,7 @@ func (t *tx) sweep(in *staging) (bool, error) {
 	if err != nil || body == 0 {
 		return false, err
 	}
-	n, err := t.count(sqlRemoveChunks, body, purgeBytes/maxChunk)
+	n, err := t.change(sqlRemoveChunks, body, purgeBytes/maxChunk)
 	if err != nil || n == purgeBytes/maxChunk {
 		return true, err
 	}
@@ -260,17 +260,4 @@ func (t *tx) giveBack() (bool, error) {
 		return false, err
 	}
 	return surplus()
-}
-
-// count executes a statement and returns how many rows it changed.
-func (t *tx) count(query string, args ...any) (int64, error) {
-	s, err := t.stmt(query)
-	if err != nil {
-		return 0, err
-	}
-	res, err := s.Exec(args...)
-	if err != nil {
-		return 0, err
-	}
-	return res.RowsAffected()
 }

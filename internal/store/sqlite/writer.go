@@ -269,23 +269,23 @@ func (t *tx) stmt(query string) (*sql.Stmt, error) {
 	return s, nil
 }
 
-// run executes a statement whose result does not matter.
-func (t *tx) run(query string, args ...any) error {
+func (t *tx) exec(query string, args []any) (sql.Result, error) {
 	s, err := t.stmt(query)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = s.Exec(args...)
+	return s.Exec(args...)
+}
+
+// run executes a statement whose result does not matter.
+func (t *tx) run(query string, args ...any) error {
+	_, err := t.exec(query, args)
 	return err
 }
 
 // change executes a statement and returns how many rows it changed.
 func (t *tx) change(query string, args ...any) (int64, error) {
-	s, err := t.stmt(query)
-	if err != nil {
-		return 0, err
-	}
-	res, err := s.Exec(args...)
+	res, err := t.exec(query, args)
 	if err != nil {
 		return 0, err
 	}
@@ -294,11 +294,7 @@ func (t *tx) change(query string, args ...any) (int64, error) {
 
 // insert executes an INSERT and returns the new row's id.
 func (t *tx) insert(query string, args ...any) (int64, error) {
-	s, err := t.stmt(query)
-	if err != nil {
-		return 0, err
-	}
-	res, err := s.Exec(args...)
+	res, err := t.exec(query, args)
 	if err != nil {
 		return 0, err
 	}
