@@ -22,6 +22,7 @@ type Config struct {
 
 	Store   Store
 	Sandbox Sandbox
+	Alerts  *Alerts // nil: nobody is told
 	// In file order each.
 	Inbounds  []Inbound
 	Handlers  []Handler
@@ -41,6 +42,14 @@ type Store struct {
 type Retention struct {
 	Done time.Duration // PROCESSED, FILTERED and UNROUTED
 	Dead time.Duration // ERROR
+}
+
+// Alerts says who is told when something waits. Command, Webhook or both are set.
+type Alerts struct {
+	Command []string // as in Ref
+	Webhook string
+	Oldest  time.Duration // how long a message may wait
+	Repeat  time.Duration // how often an alert that lasts is told again
 }
 
 // Sandbox says how the workers run.

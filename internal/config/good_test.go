@@ -98,6 +98,7 @@ version = 1
 store.path = "data/q.db"
 store.min_free = "0B"
 store.retention = { done = "1d12h", dead = "forever" }
+alerts = { command = ["./page.sh", "-v"], webhook = "https://pager.example.org/x", oldest = "1m", repeat = "1d" }
 [sandbox]
 mode = "subprocess"
 level = "group"
@@ -143,7 +144,9 @@ retry = { first = "2s", max = "1d", rejected = 9, then = "hold" }
 	at := func(name string) string { return filepath.Join(cfg.Dir, filepath.FromSlash(name)) }
 	equal(t, cfg, Config{
 		File: cfg.File, Dir: cfg.Dir, Version: 1,
-		Store:   Store{Path: at("data/q.db"), Retention: Retention{Done: 36 * time.Hour}},
+		Store: Store{Path: at("data/q.db"), Retention: Retention{Done: 36 * time.Hour}},
+		Alerts: &Alerts{Command: []string{at("page.sh"), "-v"}, Webhook: "https://pager.example.org/x", Oldest: time.Minute,
+			Repeat: 24 * time.Hour},
 		Sandbox: Sandbox{Mode: "subprocess", Level: "group", Python: at("venv/bin/python"), Node: at("node/bin/node"), StartTimeout: 90 * time.Second},
 		Inbounds: []Inbound{
 			{

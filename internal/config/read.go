@@ -14,6 +14,9 @@ func (r *reader) read() {
 	r.cfg.Version = r.readVersion(top)
 	r.cfg.Store = readStore(top.table("store"))
 	r.cfg.Sandbox = readSandbox(top.table("sandbox"))
+	if top.has("alerts") {
+		r.cfg.Alerts = readAlerts(top.table("alerts"))
+	}
 	for name, t := range top.named("inbound") {
 		r.cfg.Inbounds = append(r.cfg.Inbounds, readInbound(name, t))
 	}
@@ -50,6 +53,17 @@ func readSandbox(t table) Sandbox {
 		Node:         t.interpreter("node"),
 		StartTimeout: t.duration("start_timeout"),
 	}
+}
+
+func readAlerts(t table) *Alerts {
+	a := &Alerts{Webhook: t.url("webhook"), Oldest: t.duration("oldest"), Repeat: t.duration("repeat")}
+	if t.has("command") {
+		a.Command = t.command("command")
+	}
+	if t.node != nil && !t.has("command") && !t.has("webhook") {
+		t.r.report(t.node.at, t.path, "", "%s needs a command, a webhook or both", t.title())
+	}
+	return a
 }
 
 func readInbound(name string, t table) Inbound {

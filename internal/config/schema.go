@@ -118,7 +118,13 @@ func topKeys() []key {
 		{path: "inbound", form: formNamed, doc: "Connections that messages come in by."},
 		{path: "handler", form: formNamed, doc: "Functions that transform messages."},
 		{path: "outbound", form: formNamed, doc: "Connections that messages leave by."},
-		{path: "alerts", later: true, hint: "leave it out, and watch the engine's log"},
+		{path: "alerts", form: formTable, doc: "Who is told when something waits."},
+		{path: "alerts.command", form: formStrings, field: "Alerts.Command", doc: "A program that is executed for each alert, in the sandbox, with the alert as JSON on stdin."},
+		{path: "alerts.webhook", form: formURL, field: "Alerts.Webhook", doc: "Where each alert is posted to, as JSON."},
+		{path: "alerts.oldest", form: formDuration, field: "Alerts.Oldest", def: "15m", min: int64(time.Second), max: 365 * 24 * hour,
+			doc: "How long a message may wait in a lane before that is an alert."},
+		{path: "alerts.repeat", form: formDuration, field: "Alerts.Repeat", def: "1h", min: int64(time.Second), max: 365 * 24 * hour,
+			doc: "How often an alert is told again while it lasts."},
 	}
 }
 

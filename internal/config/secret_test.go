@@ -15,6 +15,10 @@ mode = "subprocess"
 level = "group"
 python = "python3"
 start_timeout = "1s"
+[alerts]
+command = ["./bin", "arg"]
+webhook = "http://emr/"
+oldest = "1m"
 [inbound.a]
 mllp = { listen = ":1", max_message = "1MiB", ack = "original" }
 handlers = ["admit", "other"]

@@ -58,6 +58,11 @@ func (e *Engine) watchDisk() *disk {
 		if low {
 			level, text = slog.LevelError, "disk is low: nothing is received until there is room; deliveries go on"
 		}
+		if low {
+			e.alerts.raise(alertDisk, "disk", text)
+		} else {
+			e.alerts.clear(alertDisk, "disk")
+		}
 		e.log.Log(context.Background(), level, text, "free", free, "min_free", d.min())
 		if o.Disk != nil {
 			o.Disk(low, free)

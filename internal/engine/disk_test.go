@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
@@ -66,7 +67,7 @@ func (full) Receive(context.Context, message.Incoming) (message.ID, error) {
 // connect.ErrUnknown joined to the error.
 func TestUnknownIsToldOnce(t *testing.T) {
 	e := &Engine{disk: &disk{min: func() int64 { return 0 }}}
-	e.now.Store(&generation{pipeline: pipeline.New(pipeline.Config{Store: full{}})})
+	e.now.Store(&generation{cfg: &config.Config{}, pipeline: pipeline.New(pipeline.Config{Store: full{}})})
 	_, err := sink{e}.Receive(t.Context(), message.Incoming{})
 	if !errors.Is(err, connect.ErrUnknown) || !errors.Is(err, store.ErrUnknown) || err.Error() != "receive: disk full; outcome of the commit is unknown" {
 		t.Errorf("got error %v", err)

@@ -52,6 +52,7 @@ type Engine struct {
 	store   store.Store
 	flight  *flight.Recorder
 	disk    *disk
+	alerts  *alerts
 	rates   rates
 	now     atomic.Pointer[generation]
 	since   atomic.Pointer[time.Time] // when Run began; nil before and after
@@ -119,6 +120,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err er
 	}
 	g := &generation{number: 1, cfg: cfg, inbounds: map[string]connect.Inbound{}, outbounds: map[string]connect.Outbound{}}
 	e.now.Store(g)
+	e.alerts = newAlerts(e.now.Load, o.Log)
 	e.disk = e.watchDisk()
 	if err := e.load(ctx, g, ""); err != nil {
 		return nil, err
@@ -205,6 +207,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g := e.now.Load()
 	r.move(ctx, g.pipeline)
 	keeping := start(inCtx, e.keep)
+	alerting := start(inCtx, func(ctx context.Context) { e.alerts.run(ctx, e.store) })
 	for name, in := range g.inbounds {
 		r.receive(name, in)
 	}
@@ -220,6 +223,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		r.end(name)
 	}
 	keeping.end()
+	alerting.end()
 	r.moving.end() // the pipeline outlives the inbounds: what they are committing gets its answer
 	e.mu.Unlock()
 	err := e.Close()
@@ -329,7 +333,7 @@ func letGo(in connect.Inbound) {
 }
 
 func (e *Engine) pipelineConfig(g *generation) pipeline.Config {
-	c := pipeline.Config{Store: e.store, Grace: drainGrace, Log: e.log, Observer: e.rates.observe(e.options.Pipeline)}
+	c := pipeline.Config{Store: e.store, Grace: drainGrace, Log: e.log, Observer: e.alerts.observe(e.rates.observe(e.options.Pipeline))}
 	for _, in := range g.cfg.Inbounds {
 		p := pipeline.Inbound{Name: in.Name, Handlers: in.Handlers, Attempts: defaultAttempts, HoldAfter: in.HoldAfter}
 		if r := g.workers.routers[in.Name]; r != nil {

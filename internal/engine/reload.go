@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"time"
 
 	"coppice.dev/coppice/internal/config"
@@ -233,6 +234,7 @@ func (r *reload) finish() {
 		e.log.Warn("reload: what was before is not gone", "err", err)
 	}
 	r.clear(r.old, r.new)
+	e.alerts.keepDeclared(r.new.cfg)
 	r.done.Code, r.done.Changed = r.new.code.Hash, r.changes()
 	e.log.Info("reloaded", "config", r.new.cfg.File, "code", r.done.Code, "changed", len(r.done.Changed), "renamed", r.done.Renamed)
 }
@@ -255,9 +257,14 @@ func (r *reload) changes() (list []string) {
 	list = append(list, changed(message.KindInbound, r.old.cfg.Inbounds, r.new.cfg.Inbounds, inboundName)...)
 	list = append(list, changed(message.KindHandler, r.old.cfg.Handlers, r.new.cfg.Handlers, handlerName)...)
 	list = append(list, changed(message.KindOutbound, r.old.cfg.Outbounds, r.new.cfg.Outbounds, outboundName)...)
-	if r.old.cfg.Sandbox != r.new.cfg.Sandbox {
-		list = append(list, "sandbox: changed")
+	settings := len(list)
+	for what, same := range map[string]bool{"alerts": reflect.DeepEqual(r.old.cfg.Alerts, r.new.cfg.Alerts),
+		"sandbox": r.old.cfg.Sandbox == r.new.cfg.Sandbox, "store": r.old.cfg.Store == r.new.cfg.Store} {
+		if !same {
+			list = append(list, what+": changed")
+		}
 	}
+	slices.Sort(list[settings:])
 	return list
 }
 

@@ -35,6 +35,7 @@ const (
 type workers struct {
 	handlers map[string]*runner
 	routers  map[string]*runner
+	alert    *pool   // the command that takes alerts; nil if there is none
 	pools    []*pool // in file order, routers first
 }
 
@@ -82,6 +83,16 @@ func newWorkers(ctx context.Context, cfg *config.Config, code Snapshot, o worker
 			}
 		}
 		w.handlers[h.Name] = r
+	}
+	if a := cfg.Alerts; a != nil && len(a.Command) > 0 {
+		r := &runner{phase: wire.PhaseHandle, name: alertFunction, pools: map[string]*pool{}}
+		ref, exec := config.Ref{Command: a.Command, Name: alertFunction}, &config.Handler{Protocol: "exec"}
+		if err := b.add(ctx, "alerts", []string{"alerts", "command"}, ref, r, exec, ""); err != nil {
+			return nil, err
+		}
+		if w.alert = r.pools[""]; w.alert != nil {
+			w.alert.spec.Observer = sandbox.Observer{} // what becomes of it is no message's
+		}
 	}
 	if len(b.errs) > 0 {
 		return nil, b.errs
