@@ -117,7 +117,7 @@ func TestDryRunHeld(t *testing.T) {
 	for range 2 { // the second one meets the breaker
 		_, err := d.Run(t.Context(), message.Message{ID: 1, Inbound: "feed", Body: troubleMessage("fine")})
 		held, ok := errors.AsType[*HeldError](err)
-		if !ok || held.What != "handler trouble" || held.Checked.Error.Line != 7 ||
+		if !ok || held.What != "handler trouble" || held.Checked.Error.Line != 8 ||
 			!strings.Contains(held.Error(), "no_such_module") || !strings.Contains(held.Traceback, `"broken.py", line 1`) {
 			t.Errorf("%v, %+v", err, held)
 		}

@@ -246,6 +246,8 @@ type Hold struct {
 	Target
 	Reason string    `json:"reason"` // one line
 	Since  time.Time `json:"since"`
+	// Buried, of one that was released, is the delivery that became a dead letter with it; empty if none did.
+	Buried string `json:"dead_letter,omitempty"`
 }
 
 // Names is what a configuration declares, as far as a replay needs it: each name, and each name that one had before

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"coppice.dev/coppice/internal/message"
@@ -95,11 +96,28 @@ func (p *Pipeline) Hold(ctx context.Context, h message.Hold) error {
 	return p.cfg.Store.Hold(ctx, h)
 }
 
-// Release lets held work go on, and returns the holds that there were. With bury, what was rejected at the head of a held lane
-// becomes a dead letter.
+// Release lets held work go on, and returns the holds that there were; what an outbound is to try again later it tries now.
+// With bury, what has been tried at the head of a held lane becomes a dead letter, once a send that is under way has ended.
 func (p *Pipeline) Release(ctx context.Context, of message.Target, bury bool) ([]message.Hold, error) {
 	defer p.look(of)
+	if s := p.sends[of.Name]; s != nil && of.Kind == message.KindOutbound {
+		if bury {
+			select {
+			case s.busy <- struct{}{}:
+				defer func() { <-s.busy }()
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		s.now.Store(true)
+	}
 	return p.cfg.Store.Release(ctx, of, bury)
+}
+
+// sends is what others know of an outbound's loop.
+type sends struct {
+	busy chan struct{} // holds one while a delivery is being sent and recorded
+	now  atomic.Bool   // what waits for its next try is to be tried now
 }
 
 // look has everybody read the holds again, and the one concerned at once. It is called after an error, too: the commit may

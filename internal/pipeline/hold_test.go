@@ -41,14 +41,14 @@ func TestBadDeploy(t *testing.T) {
 		r.is(4, message.Routed, "")
 
 		mended.Store(true)
-		if _, err := r.p.Release(t.Context(), running("admit"), false); err != nil {
+		if _, err := r.p.Release(r.t.Context(), running("admit"), false); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(time.Second)
 		emr.got(t, "4", "5")
 		names := message.Names{Handlers: map[string]message.Plan{"admit": {Handler: "admit", To: []string{"emr"}}}}
 		for id := range message.ID(3) {
-			if _, err := r.p.Replay(t.Context(), id+1, names); err != nil {
+			if _, err := r.p.Replay(r.t.Context(), id+1, names); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -79,12 +79,12 @@ func TestBadRouter(t *testing.T) {
 		r.receive("adt", "1", "2", "3")
 		r.is(3, message.Received, "")
 		mended.Store(true)
-		if _, err := r.p.Replay(t.Context(), 1, message.Names{}); err != nil {
+		if _, err := r.p.Replay(r.t.Context(), 1, message.Names{}); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(time.Minute)
 		r.is(1, message.Received, "") // it is held
-		if _, err := r.p.Release(t.Context(), routing("adt"), false); err != nil {
+		if _, err := r.p.Release(r.t.Context(), routing("adt"), false); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(time.Second)
@@ -122,8 +122,8 @@ func TestRejectedHolds(t *testing.T) {
 					t.Errorf("observer saw %q", r.events)
 				}
 				ward.Store(true)
-				released, err := r.p.Release(t.Context(), delivering("emr"), bury)
-				if err != nil || len(released) != 1 || released[0].Reason != "rejected with AR: no such ward" {
+				released, err := r.p.Release(r.t.Context(), delivering("emr"), bury)
+				if err != nil || len(released) != 1 || released[0].Reason != "delivery 0000000002-1: rejected with AR: no such ward" {
 					t.Errorf("released %+v, error %v", released, err)
 				}
 				r.pass(time.Second)
@@ -156,14 +156,14 @@ func TestHoldByHand(t *testing.T) {
 				})
 				r.start()
 				r.receive("adt", "1")
-				if err := r.p.Hold(t.Context(), message.Hold{Target: target, Reason: "by hand"}); err != nil {
+				if err := r.p.Hold(r.t.Context(), message.Hold{Target: target, Reason: "by hand"}); err != nil {
 					t.Fatal(err)
 				}
 				r.receive("adt", "2")
 				r.pass(time.Hour)
 				emr.got(t, "1")
 				began := time.Now()
-				if _, err := r.p.Release(t.Context(), target, false); err != nil {
+				if _, err := r.p.Release(r.t.Context(), target, false); err != nil {
 					t.Fatal(err)
 				}
 				r.pass(2 * time.Second)
@@ -195,7 +195,7 @@ func TestReplayedDelivery(t *testing.T) {
 		r.is(1, message.Error, "rejected with AR")
 		up.Store(false)
 		r.receive("adt", "3")
-		done, err := r.p.Replay(t.Context(), 1, message.Names{})
+		done, err := r.p.Replay(r.t.Context(), 1, message.Names{})
 		if err != nil || len(done.Sends) != 1 || done.Sends[0].Name() != "0000000001-2" {
 			t.Errorf("replayed %+v, error %v", done, err)
 		}
@@ -204,5 +204,69 @@ func TestReplayedDelivery(t *testing.T) {
 		r.pass(time.Minute)
 		emr.got(t, "2", "3", "bad")
 		r.is(1, message.Processed, "")
+	})
+}
+
+// TestGiveUp: a delivery that is tried again and again is given up on by hand, and never while it is being sent. Red without the
+// wait for busy in Release: what the receiver takes then is a dead letter.
+func TestGiveUp(t *testing.T) {
+	inTime(t, func(r *rig) {
+		var sending, taken atomic.Bool
+		emr := toEMR(r, func(ctx context.Context, d message.Delivery) error {
+			if string(d.Body) != "bad" || taken.Load() {
+				return nil
+			}
+			sending.Store(true)
+			sleep(ctx, time.Minute)
+			sending.Store(false)
+			return fmt.Errorf("answered 500")
+		})
+		r.start()
+		r.receive("adt", "bad", "next")
+		r.pass(30 * time.Second)
+		lane := delivering("emr")
+		lane.Inbound = "adt"
+		if released, err := r.p.Release(r.t.Context(), lane, true); err != nil || len(released) != 0 {
+			t.Errorf("what was not held: %+v, %v", released, err)
+		}
+		r.pass(30 * time.Second) // it has been tried, and is tried again
+		if err := r.p.Hold(r.t.Context(), message.Hold{Target: lane, Reason: "by hand"}); err != nil {
+			t.Fatal(err)
+		}
+		if !sending.Load() {
+			t.Error("it is not being sent")
+		}
+		if _, err := r.p.Release(r.t.Context(), lane, true); err != nil {
+			t.Fatal(err)
+		}
+		if sending.Load() {
+			t.Error("it was given up on while it was being sent")
+		}
+		r.pass(time.Minute)
+		r.is(1, message.Error, "answered 500")
+		emr.got(t, "next")
+	})
+}
+
+// TestTryNow: a release has an outbound try again what waits for its next try. Red without now in Release.
+func TestTryNow(t *testing.T) {
+	inTime(t, func(r *rig) {
+		var up atomic.Bool
+		emr := toEMR(r, func(context.Context, message.Delivery) error {
+			if !up.Load() {
+				return fmt.Errorf("connection refused")
+			}
+			return nil
+		})
+		r.cfg.Outbounds[0].Retry = Retry{First: time.Hour, Max: time.Hour, Rejected: 3}
+		r.start()
+		r.receive("adt", "1")
+		r.pass(time.Minute)
+		up.Store(true)
+		if _, err := r.p.Release(r.t.Context(), delivering("emr"), false); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(0)
+		emr.got(t, "1")
 	})
 }

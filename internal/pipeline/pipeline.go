@@ -177,6 +177,7 @@ type Pipeline struct {
 	handlers map[string]*Handler
 	wake     map[message.Target]chan struct{} // there may be work
 	holds    holds
+	sends    map[string]*sends // by outbound
 
 	mu      sync.Mutex
 	stopped bool
@@ -187,7 +188,7 @@ func New(cfg Config) *Pipeline {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Pipeline{cfg: cfg, handlers: map[string]*Handler{}, wake: map[message.Target]chan struct{}{}}
+	p := &Pipeline{cfg: cfg, handlers: map[string]*Handler{}, wake: map[message.Target]chan struct{}{}, sends: map[string]*sends{}}
 	p.holds.changed() // since nothing was read
 	for _, in := range cfg.Inbounds {
 		p.wake[routing(in.Name)] = make(chan struct{}, 1)
@@ -198,6 +199,7 @@ func New(cfg Config) *Pipeline {
 	}
 	for _, o := range cfg.Outbounds {
 		p.wake[delivering(o.Name)] = make(chan struct{}, 1)
+		p.sends[o.Name] = &sends{busy: make(chan struct{}, 1)}
 	}
 	return p
 }

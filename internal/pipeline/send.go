@@ -44,6 +44,11 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+	if s.sends[s.out.Name].now.Swap(false) {
+		for _, d := range heads {
+			s.due[d.ID] = time.Now()
+		}
+	}
 	if s.last != nil {
 		return 0, s.settle(hard, heads)
 	}
@@ -54,6 +59,13 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 	d, wait := s.pick(heads, time.Now())
 	if d == nil {
 		return wait, nil
+	}
+	busy := s.sends[s.out.Name].busy
+	select {
+	case busy <- struct{}{}:
+		defer func() { <-busy }()
+	default: // its lane is being released with what heads it, which may be gone
+		return leastWait, nil
 	}
 	if d.Body, err = s.cfg.Store.DeliveryBody(ctx, d.ID); err != nil {
 		return 0, err
@@ -136,6 +148,9 @@ func (s *sending) delivered(d message.Delivery, receipt message.Receipt) *ending
 	return &ending{d,
 		func(ctx context.Context) error { return s.cfg.Store.Delivered(ctx, d.ID, receipt) },
 		func() {
+			if d.Attempts > 0 {
+				s.cfg.Log.Info("delivered after all", "delivery", d.Name(), "outbound", s.out.Name, "attempt", d.Attempts+1)
+			}
 			if f := s.cfg.Observer.Sent; f != nil {
 				f(d, receipt)
 			}

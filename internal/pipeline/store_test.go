@@ -333,7 +333,7 @@ func (s *memory) Park(ctx context.Context, delivery int64, reason string) error 
 		d.Reason, d.NextTry = reason, time.Time{}
 		lane := delivering(d.Outbound)
 		lane.Inbound = d.Inbound
-		s.hold(message.Hold{Target: lane, Reason: reason})
+		s.hold(message.Hold{Target: lane, Reason: "delivery " + d.Name() + ": " + reason})
 	})
 }
 
@@ -398,7 +398,7 @@ func (s *memory) buryHead(lane message.Target) {
 			head = d
 		}
 	}
-	if head != nil && head.Rejected > 0 {
+	if head != nil && head.State == message.Ready && head.Attempts > 0 {
 		head.State = message.Dead
 		s.derive(head.msg)
 	}

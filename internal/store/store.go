@@ -62,8 +62,8 @@ type Timeline struct {
 	Resubmits  []message.ID // the messages that send this one again, edited
 }
 
-// DeadLetters selects parts of messages that failed for good and have not been replayed, newest message first. Empty
-// fields do not restrict.
+// DeadLetters selects parts of messages that failed for good and were neither replayed nor, with their message, resubmitted,
+// newest message first. Empty fields do not restrict.
 type DeadLetters struct {
 	Kind    string // message.KindInbound (its router), KindHandler or KindOutbound
 	Name    string // of the inbound, handler or outbound
@@ -101,7 +101,7 @@ type Reader interface {
 	Purgeable(ctx context.Context, r PurgeRequest) (Purged, error)
 	// Refusals lists what inbounds turned away, newest first, at most limit (0 means 50).
 	Refusals(ctx context.Context, limit int) ([]message.Refusal, error)
-	// DeadLetters lists parts that failed for good and have not been replayed.
+	// DeadLetters lists parts that failed for good, of messages that were not resubmitted, and have not been replayed.
 	DeadLetters(ctx context.Context, q DeadLetters) ([]message.DeadLetter, error)
 	// Holds lists what is held, by kind, name and inbound.
 	Holds(ctx context.Context) ([]message.Hold, error)
@@ -161,8 +161,8 @@ type Store interface {
 	// Hold holds a target, if it is not held already. A zero Since means now.
 	Hold(ctx context.Context, h message.Hold) error
 	// Release ends the holds of a target, for an outbound without an Inbound also those of its lanes, and returns them; none
-	// if nothing was held. Failures in a row count from zero again. With bury, the delivery that heads a lane which Park
-	// held becomes a dead letter, for the reason that it was parked.
+	// if nothing was held. Failures in a row count from zero again. With bury, the delivery that heads a lane which was held
+	// becomes a dead letter, if it has been tried, for the reason of its last failure.
 	Release(ctx context.Context, t message.Target, bury bool) ([]message.Hold, error)
 	// Replay makes a new attempt of each part of the message that failed for good: it is routed again, a handler runs
 	// again, a body is delivered again, each at the tail of its lane. What was stays in the timeline, marked as replayed.

@@ -13,7 +13,7 @@ import (
 
 const (
 	sqlDeliveryState = `SELECT message, state FROM deliveries WHERE id = ?`
-	sqlLaneOf        = `SELECT outbound, inbound FROM deliveries WHERE id = ?`
+	sqlLaneOf        = `SELECT outbound, inbound, number FROM deliveries WHERE id = ?`
 	sqlDelivered     = `UPDATE deliveries SET state = 'DONE', attempts = attempts + 1, next_try = NULL, receipt = ?,
 		ended = ? WHERE id = ?`
 	sqlRetry = `UPDATE deliveries SET attempts = attempts + 1, rejected = rejected + ?, reason = ?, next_try = ?
@@ -51,15 +51,15 @@ func (s *Store) Bury(ctx context.Context, delivery int64, reason string) error {
 
 // Park keeps a delivery that was rejected for good at the head of its lane, and holds that lane; see store.Store.
 func (s *Store) Park(ctx context.Context, delivery int64, reason string) error {
-	return s.deliver(ctx, "park", delivery, func(t *tx, _ message.ID) error {
+	return s.deliver(ctx, "park", delivery, func(t *tx, id message.ID) error {
 		if err := t.run(sqlRetry, true, oneLine(reason, maxDetail), nil, delivery); err != nil {
 			return err
 		}
-		lane := message.Target{Kind: message.KindOutbound}
-		if err := t.row(sqlLaneOf, []any{delivery}, &lane.Name, &lane.Inbound); err != nil {
+		lane, d := message.Target{Kind: message.KindOutbound}, message.Delivery{Message: id}
+		if err := t.row(sqlLaneOf, []any{delivery}, &lane.Name, &lane.Inbound, &d.Number); err != nil {
 			return err
 		}
-		return t.hold(message.Hold{Target: lane, Reason: reason})
+		return t.hold(message.Hold{Target: lane, Reason: "delivery " + d.Name() + ": " + reason})
 	})
 }
 

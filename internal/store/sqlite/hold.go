@@ -21,9 +21,9 @@ const (
 		ON CONFLICT DO UPDATE SET failures = failures + 1 RETURNING failures`
 	sqlEndStreak = `DELETE FROM streaks WHERE kind = ? AND name = ?`
 
-	sqlParked = `SELECT id, message, reason, state = 'READY' AND rejected > 0 FROM deliveries
+	sqlTried = `SELECT id, message, number, state = 'READY' AND attempts > 0 FROM deliveries
 		WHERE outbound = ? AND inbound = ? AND state IN ('RESERVED','READY') ORDER BY place, sub LIMIT 1`
-	sqlBuryParked = `UPDATE deliveries SET state = 'DEAD', next_try = NULL, ended = ? WHERE id = ?`
+	sqlBuryTried = `UPDATE deliveries SET state = 'DEAD', next_try = NULL, ended = ? WHERE id = ?`
 )
 
 // Hold holds a target; see store.Store.
@@ -98,31 +98,29 @@ func (t *tx) release(of message.Target, bury bool) (released []message.Hold, err
 	if err == nil {
 		err = t.run(sqlEndStreak, of.Kind, of.Name)
 	}
-	for _, h := range released {
-		if bury && err == nil && h.Inbound != "" {
-			err = t.buryParked(h.Target)
+	for i := range released {
+		if bury && err == nil && released[i].Inbound != "" {
+			released[i].Buried, err = t.buryTried(released[i].Target)
 		}
 	}
 	return released, err
 }
 
-// buryParked makes a dead letter of a lane's head, if that is a delivery that was rejected.
-func (t *tx) buryParked(lane message.Target) error {
-	var delivery int64
-	var id message.ID
-	var reason string
-	var parked bool
-	err := t.row(sqlParked, []any{lane.Name, lane.Inbound}, &delivery, &id, &reason, &parked)
-	if errors.Is(err, sql.ErrNoRows) || err == nil && !parked {
-		return nil
+// buryTried makes a dead letter of a lane's head, if that is a delivery that has been tried, and returns its name.
+func (t *tx) buryTried(lane message.Target) (string, error) {
+	var d message.Delivery
+	var tried bool
+	err := t.row(sqlTried, []any{lane.Name, lane.Inbound}, &d.ID, &d.Message, &d.Number, &tried)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && !tried {
+		return "", nil
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
-	if err := t.run(sqlBuryParked, micros(time.Now()), delivery); err != nil {
-		return err
+	if err := t.run(sqlBuryTried, micros(time.Now()), d.ID); err != nil {
+		return "", err
 	}
-	return t.settle(id)
+	return d.Name(), t.settle(d.Message)
 }
 
 // Holds lists what is held; see store.Reader.

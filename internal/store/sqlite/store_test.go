@@ -86,7 +86,7 @@ func TestPlans(t *testing.T) {
 				"SEARCH deliveries USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
 		{"failed runs", sqlFailedRuns, []any{1}, []string{"SEARCH runs USING"}},
 		{"dead deliveries", sqlDead, []any{1}, []string{"SEARCH deliveries USING"}},
-		{"parked", sqlParked, []any{"o", "a"}, []string{"SEARCH deliveries USING INDEX deliveries_open (outbound=? AND inbound=?)"}},
+		{"tried", sqlTried, []any{"o", "a"}, []string{"SEARCH deliveries USING INDEX deliveries_open (outbound=? AND inbound=?)"}},
 		{"lane head", sqlLaneHead, []any{"o", "a"}, []string{"SEARCH d USING INDEX deliveries_open (outbound=? AND inbound=?)"}},
 		{"resubmits", sqlResubmits, []any{1}, []string{"messages_resubmits (resubmits=?)"}},
 		{"places", sqlPlaces, []any{1, 1}, []string{"SEARCH deliveries USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},

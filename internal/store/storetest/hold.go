@@ -104,21 +104,28 @@ func testPark(f *fixture) {
 	d := f.head("a")
 	f.must(f.s.Retry(f.ctx(), d.ID, "AE", true, time.Now()))
 	f.must(f.s.Park(f.ctx(), d.ID, "AR: no such ward"))
-	f.wantHolds("outbound a, lane of adt: AR: no such ward; ")
+	f.wantHolds("outbound a, lane of adt: delivery " + d.Name() + ": AR: no such ward; ")
 	d = f.head("a")
 	equal(f, "parked", fmt.Sprint(d.Name(), d.State, d.Attempts, d.Rejected, d.NextTry.IsZero(), d.Reason),
 		fmt.Sprint(message.Delivery{Message: first, Number: 1}.Name(), message.Ready, 2, 2, true, "AR: no such ward"))
 	f.wantDisposition(first, message.Routed, "")
 
 	// Released as it is, it is still the head; released with bury, it is a dead letter and what is behind it is not.
-	f.release(outboundTarget("a", "adt"), false)
+	equal(f, "buried by a plain release", f.release(outboundTarget("a", "adt"), false)[0].Buried, "")
 	f.wantHead("a", first, 1, message.Ready, "x")
 	f.must(f.s.Park(f.ctx(), d.ID, "AR again"))
-	f.release(outboundTarget("a", ""), true)
+	equal(f, "buried", f.release(outboundTarget("a", ""), true)[0].Buried, d.Name())
 	f.wantDisposition(first, message.Error, "AR again")
 	f.wantHead("a", second, 1, message.Ready, "x")
 	f.wantErr(f.s.Park(f.ctx(), d.ID, "late"), store.ErrStale)
-	f.must(f.s.Hold(f.ctx(), message.Hold{Target: outboundTarget("a", "adt"), Reason: "by hand"}))
-	f.release(outboundTarget("a", "adt"), true)
-	f.wantHead("a", second, 1, message.Ready, "x") // it was not rejected
+
+	// So it is with a lane that was held by hand: one that was never tried stays, one that is tried again and again goes.
+	byHand := message.Hold{Target: outboundTarget("a", "adt"), Reason: "by hand"}
+	f.must(f.s.Hold(f.ctx(), byHand))
+	equal(f, "buried before it was tried", f.release(outboundTarget("a", "adt"), true)[0].Buried, "")
+	d = f.head("a")
+	f.must(f.s.Retry(f.ctx(), d.ID, "500", false, time.Now().Add(time.Hour)))
+	f.must(f.s.Hold(f.ctx(), byHand))
+	equal(f, "buried after it was tried", f.release(outboundTarget("a", "adt"), true)[0].Buried, d.Name())
+	f.wantDisposition(second, message.Error, "500")
 }

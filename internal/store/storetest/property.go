@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -207,7 +208,8 @@ func (m *machine) park(t *rapid.T) {
 	reason := drawReason(t)
 	m.must(m.s.Park(m.ctx(), id, reason))
 	d.retry(reason, true)
-	m.model.hold(outboundTarget(d.outbound, d.message.inbound), reason)
+	name := message.Delivery{Message: d.message.id, Number: d.number}.Name()
+	m.model.hold(outboundTarget(d.outbound, d.message.inbound), strings.TrimSpace("delivery "+name+": "+reason))
 }
 
 // release releases anything, held or not.
@@ -228,7 +230,7 @@ func (m *machine) release(t *rapid.T) {
 	equal(m.fixture, "released", len(released), before-len(m.model.held))
 	for _, lane := range lanes {
 		for _, h := range m.model.heads(lane.Name) {
-			if bury && h.message.inbound == lane.Inbound && h.state == message.Ready && h.rejected > 0 {
+			if bury && h.message.inbound == lane.Inbound && h.state == message.Ready && h.attempts > 0 {
 				h.state = message.Dead
 				h.message.settle()
 			}

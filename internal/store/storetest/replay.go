@@ -202,6 +202,9 @@ func testDeadLetters(f *fixture) {
 	want(store.DeadLetters{Since: time.Now().Add(time.Hour)}, "")
 	f.replay(both, names(plan("h"), plan("send", "a")))
 	want(store.DeadLetters{}, newest+oldest)
+	_, err = f.s.Receive(f.ctx(), message.Incoming{Inbound: "adt", Body: []byte("edited"), Resubmits: router})
+	f.must(err)
+	want(store.DeadLetters{}, newest)
 }
 
 func testResubmit(f *fixture) {
