@@ -64,7 +64,8 @@ func deadLettersCommand(io stdio) *cobra.Command {
 		Use:   "deadletters",
 		Short: "List what failed for good and was not replayed, newest message first",
 		Long: `Deadletters lists each part of a message that failed for good: a router or a handler that failed on it, or a delivery that
-its receiver rejected. It is kept with the reason, until coppice replay makes a new attempt or the store's retention ends it.
+its receiver rejected. It is kept with the reason, until the store's retention ends it; it is listed until coppice replay makes a new
+attempt of it, or its message is resubmitted.
 coppice show ID tells all of one message. It reads beside a running engine, or from the file of a stopped one.`,
 		Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -91,7 +92,7 @@ coppice show ID tells all of one message. It reads beside a running engine, or f
 
 // deadLetter is a dead letter for machines.
 type deadLetter struct {
-	Message   message.ID `json:"message"`
+	Message   message.ID `json:"id"`
 	Inbound   string     `json:"inbound"`
 	Type      string     `json:"type"`
 	ControlID string     `json:"control_id"`

@@ -46,7 +46,7 @@ with tags. Workers that cannot boot share one story, as long as the reason is th
 		case asked && id != 0, list && id != 0:
 			return usage("a cut's number goes without --list and --message")
 		}
-		cfg, err := loadConfig(io, dir)
+		cfg, err := locate(io, dir)
 		if err != nil {
 			return err
 		}

@@ -155,6 +155,9 @@ func (h *holds) behind(out []held, m message.Message, d message.Delivery) []held
 		case head.ID == d.ID && !d.NextTry.IsZero():
 			out = append(out, held{What: what, Why: d.Reason, NextTry: &d.NextTry})
 		case head.ID != d.ID && head.State == message.Reserved:
+			for _, w := range h.until(nil, "handler "+head.Handler, message.Target{Kind: message.KindHandler, Name: head.Handler}) {
+				out = append(out, held{What: what, Why: fmt.Sprintf("it is behind message %d: %s: %s", head.Message, w.What, w.Why), Release: w.Release})
+			}
 			for _, w := range h.unstarted(nil, "handler "+head.Handler, m, func(worker string) bool { return serves(worker, head.Handler, m.Inbound) }) {
 				out = append(out, held{What: what, Why: fmt.Sprintf("it is behind message %d: %s: %s", head.Message, w.What, w.Why), Cut: w.Cut})
 			}

@@ -18,6 +18,7 @@ const whatIsHeld = "what: inbound, handler or outbound, and a NAME"
 
 func holdCommand(io stdio) *cobra.Command {
 	var dir, lane, reason string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "hold inbound|handler|outbound NAME",
 		Short: "Keep an inbound's routing, a handler or an outbound from going on, until it is released",
@@ -31,6 +32,8 @@ An engine that runs is told through its control socket; where none runs, the hol
 	configFlag(cmd, &dir)
 	cmd.Flags().StringVar(&lane, "lane", "", "of an outbound: only what came by the inbound `NAME`")
 	cmd.Flags().StringVar(&reason, "reason", "by hand", "`TEXT` that lanes and show tell")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	names(cmd, "lane", &dir, message.KindInbound)
 	return verb(cmd, func(cmd *cobra.Command, args []string) error {
 		t, err := targetOf(args, lane)
 		if err != nil {
@@ -44,9 +47,33 @@ An engine that runs is told through its control socket; where none runs, the hol
 		if err := c.Hold(cmd.Context(), t, reason); err != nil {
 			return undeclared(err)
 		}
+		h, err := heldNow(cmd.Context(), c, t)
+		switch {
+		case err != nil:
+			return err
+		case asJSON:
+			return printJSON(io.out, h)
+		case h.Reason != reason: // the first reason stays
+			fmt.Fprintf(io.out, "%s was held already, since %s: %s\n", printable(t.String()), clock(h.Since), printable(h.Reason))
+			return nil
+		}
 		fmt.Fprintf(io.out, "%s is held\n", printable(t.String()))
 		return nil
 	})
+}
+
+// heldNow is the hold of a target, as it stands.
+func heldNow(ctx context.Context, c control.Commands, t message.Target) (message.Hold, error) {
+	s, err := c.Status(ctx)
+	if err != nil {
+		return message.Hold{}, err
+	}
+	for _, h := range s.Holds {
+		if h.Target == t {
+			return h, nil
+		}
+	}
+	return message.Hold{}, fmt.Errorf("%s is held no more: somebody has released it", t)
 }
 
 func releaseCommand(io stdio) *cobra.Command {
@@ -56,16 +83,18 @@ func releaseCommand(io stdio) *cobra.Command {
 		Use:   "release inbound|handler|outbound NAME",
 		Short: "Let go on what was held",
 		Long: `Release ends the holds of an inbound, a handler, or an outbound with all of its lanes; --lane names one of these. What was held
-for failures in a row counts them from zero again.
+for failures in a row counts them from zero again. What an outbound is to try again later it tries now, held or not.
 
 A delivery that was rejected with then = "hold" is sent again. With --dead-letter it becomes a dead letter, and its lane goes on
-with the one behind it.`,
+with the one behind it. So it does with a delivery that is tried again and again, once its lane is held by hand:
+coppice hold outbound NAME --lane INBOUND.`,
 		Args: takes(0, 2, whatIsHeld), ValidArgsFunction: completeTargets(&dir),
 	}
 	configFlag(cmd, &dir)
 	f := cmd.Flags()
 	f.StringVar(&lane, "lane", "", "of an outbound: only the lane of the inbound `NAME`")
-	f.BoolVar(&bury, "dead-letter", false, "give up on the delivery for which a lane is held")
+	f.BoolVar(&bury, "dead-letter", false, "give up on the delivery that heads a held lane, if it has been tried")
+	names(cmd, "lane", &dir, message.KindInbound)
 	f.BoolVar(&all, "all", false, "release everything that is held")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return verb(cmd, func(cmd *cobra.Command, args []string) error {
@@ -81,17 +110,38 @@ with the one behind it.`,
 		if err != nil {
 			return err
 		}
-		if asJSON {
-			return printJSON(io.out, append([]message.Hold{}, released...))
-		}
-		for _, h := range released {
-			fmt.Fprintf(io.out, "%s is released; it was held since %s: %s\n", printable(h.Target.String()), clock(h.Since), printable(h.Reason))
-		}
-		if len(released) == 0 {
-			return errors.New("nothing of that was held: `coppice lanes` shows what is")
-		}
-		return nil
+		return tellReleased(io, released, args, bury, asJSON)
 	})
+}
+
+func tellReleased(io stdio, released []message.Hold, args []string, bury, asJSON bool) error {
+	if asJSON {
+		if err := printJSON(io.out, append([]message.Hold{}, released...)); err != nil {
+			return err
+		}
+	}
+	buried := false
+	for _, h := range released {
+		buried = buried || h.Buried != ""
+		if asJSON {
+			continue
+		}
+		fmt.Fprintf(io.out, "%s is released; it was held since %s: %s\n", printable(h.Target.String()), clock(h.Since), printable(h.Reason))
+		if h.Buried != "" {
+			fmt.Fprintf(io.out, "  delivery %s is a dead letter\n", h.Buried)
+		}
+	}
+	retried := len(args) > 0 && args[0] == message.KindOutbound
+	switch {
+	case bury && !buried && retried:
+		return fmt.Errorf("no delivery was given up on: what heads a lane has to be held, and tried\n  hint: coppice hold outbound %s --lane INBOUND, and then this again", args[1])
+	case len(released) > 0:
+		return nil
+	case retried:
+		fmt.Fprintln(io.err, "nothing of that was held; what waits for its next try is tried now")
+		return nil
+	}
+	return errors.New("nothing of that was held: `coppice lanes` shows what is")
 }
 
 func release(ctx context.Context, c control.Commands, args []string, lane string, bury bool) ([]message.Hold, error) {

@@ -33,7 +33,7 @@ waiting for its next try; or behind a place that is reserved for a handler which
 	configFlag(cmd, &dir)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return verb(cmd, func(cmd *cobra.Command, _ []string) error {
-		cfg, err := loadConfig(io, dir)
+		cfg, err := locate(io, dir)
 		if err != nil {
 			return err
 		}
@@ -104,7 +104,10 @@ func lanesOf(s control.Status, now time.Time) []lane {
 			one.Now = "held since " + clock(h.Since) + ": " + h.Reason
 		case l.Head == nil:
 		case l.Head.State == message.Reserved:
-			one.Now = fmt.Sprintf("message %d is with handler %s", l.Head.Message, l.Head.Handler)
+			one.Now = fmt.Sprintf("waits for handler %s to end message %d", l.Head.Handler, l.Head.Message)
+			if h, ok := holds[message.Target{Kind: message.KindHandler, Name: l.Head.Handler}]; ok {
+				one.Now += ", which is held since " + clock(h.Since)
+			}
 		case !l.Head.NextTry.IsZero():
 			one.NextTry = &l.Head.NextTry
 			one.Now = fmt.Sprintf("delivery %s is tried again %s: %s", l.Head.Name(), clock(l.Head.NextTry), l.Head.Reason)

@@ -139,7 +139,7 @@ func alone(cmd *cobra.Command, count, refused bool) error {
 
 // openReader opens the store that a folder's configuration names, for looking.
 func openReader(ctx context.Context, io stdio, dir string) (store.Reader, *config.Config, error) {
-	cfg, err := loadConfig(io, dir)
+	cfg, err := locate(io, dir)
 	if err != nil {
 		return nil, nil, err
 	}

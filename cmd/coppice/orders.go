@@ -14,7 +14,7 @@ import (
 // reach finds who carries out commands on a folder's store: the engine that runs there, or, while none does, this program
 // itself. Call the function that it returns at the end.
 func reach(ctx context.Context, io stdio, dir string) (control.Commands, *config.Config, func(), error) {
-	cfg, err := loadConfig(io, dir)
+	cfg, err := locate(io, dir)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -24,6 +24,9 @@ func reach(ctx context.Context, io stdio, dir string) (control.Commands, *config
 	}
 	if !errors.Is(err, control.ErrNoEngine) {
 		return nil, nil, nil, fmt.Errorf("reach the engine: %w", err)
+	}
+	if cfg, err = loadConfig(io, dir); err != nil { // nobody else knows what is declared
+		return nil, nil, nil, err
 	}
 	s, err := engine.OpenStopped(ctx, cfg)
 	switch {

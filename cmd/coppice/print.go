@@ -151,6 +151,15 @@ func loadConfig(io stdio, dir string) (*config.Config, error) {
 	return cfg, nil
 }
 
+// locate reads of a folder's configuration where its store is: the rest may be wrong.
+func locate(io stdio, dir string) (*config.Config, error) {
+	cfg, err := config.Locate(dir, os.LookupEnv)
+	if err != nil {
+		return nil, tellConfig(io, err)
+	}
+	return cfg, nil
+}
+
 // tellConfig prints the errors of a configuration, and returns what is left to say.
 func tellConfig(io stdio, err error) error {
 	var many config.Errors

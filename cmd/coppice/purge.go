@@ -42,7 +42,7 @@ is removed; with one of them, that kind alone.`,
 		if err != nil {
 			return err
 		}
-		cfg, err := loadConfig(io, dir)
+		cfg, err := locate(io, dir)
 		if err != nil {
 			return err
 		}

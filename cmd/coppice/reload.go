@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"coppice.dev/coppice/internal/engine"
 )
 
 func reloadCommand(io stdio) *cobra.Command {
@@ -32,7 +35,12 @@ was = ["old name"].`,
 		}
 		defer done()
 		r, err := c.Reload(cmd.Context())
+		if r.Changed == nil {
+			r.Changed = []string{}
+		}
 		switch {
+		case errors.Is(err, engine.ErrNotRunning):
+			return err
 		case err != nil:
 			return fmt.Errorf("not reloaded; the engine goes on as it was\n%w", err)
 		case asJSON:

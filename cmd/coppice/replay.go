@@ -172,7 +172,7 @@ func (r *replaying) all(ctx context.Context, ids []message.ID) error {
 
 // replayed is one message for machines.
 type replayed struct {
-	Message    message.ID       `json:"message"`
+	Message    message.ID       `json:"id"`
 	Router     bool             `json:"router,omitempty"`     // it is routed again
 	Handlers   []string         `json:"handlers,omitempty"`   // that run again
 	Deliveries []string         `json:"deliveries,omitempty"` // the new ones
@@ -204,7 +204,7 @@ func (r *replaying) tell(id message.ID, done message.Replay, err error) error {
 		return lines(r.io.out).Encode(line)
 	}
 	if err != nil {
-		fmt.Fprintf(r.io.err, "message %d: %s\n", id, printableError(err))
+		fmt.Fprintln(r.io.err, printableError(hintAtWas(err)))
 		return nil
 	}
 	if !r.each {
@@ -221,6 +221,14 @@ func (r *replaying) tell(id message.ID, done message.Replay, err error) error {
 		what = append(what, "is sent to "+d.Outbound+" again as "+d.Name())
 	}
 	_, err = fmt.Fprintf(r.io.out, "message %d: %s%s\n", id, strings.Join(what, ", "), ahead(done.Ahead))
+	return err
+}
+
+// hintAtWas adds a hint to an error about a name that is gone.
+func hintAtWas(err error) error {
+	if errors.Is(err, store.ErrUndeclared) {
+		return fmt.Errorf("%w\n  hint: declare it, or say was = [\"...\"] in the one that takes its place", err)
+	}
 	return err
 }
 
@@ -303,7 +311,7 @@ To edit it: coppice show --raw ID >message.hl7, change that, coppice resubmit ID
 		case err != nil:
 			return undeclared(err)
 		case asJSON:
-			return printJSON(io.out, map[string]message.ID{"message": id, "resubmits": ids[0]})
+			return printJSON(io.out, map[string]message.ID{"id": id, "resubmits": ids[0]})
 		}
 		_, err = fmt.Fprintf(io.out, "message %d is received again as message %d\n", ids[0], id)
 		return err

@@ -18,6 +18,7 @@ import (
 	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/connect/mllp"
 	"coppice.dev/coppice/internal/hl7"
+	"coppice.dev/coppice/internal/message"
 )
 
 // sendMax bounds one message, and sendStdin names the standard input among files.
@@ -65,6 +66,7 @@ stood. Behind a message that was not taken it connects anew. It stops at the fir
 	f.StringVar(&s.to, "to", "", "address of the inbound, `HOST:PORT`")
 	f.StringVarP(&s.dir, "config", "c", ".", "without --to: the folder `DIR` whose coppice.toml has the inbound")
 	f.StringVar(&s.inbound, "inbound", "", "without --to: the inbound `NAME`, if there are several")
+	names(cmd, "inbound", &s.dir, message.KindInbound)
 	f.DurationVar(&s.timeout, "timeout", 30*time.Second, "`TIME` for the connection and for each acknowledgement")
 	f.IntVar(&s.skip, "skip", 0, "leave out the first `N` messages")
 	f.BoolVar(&s.cr, "cr", false, "turn LF and CRLF into CR")

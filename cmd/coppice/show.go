@@ -188,7 +188,11 @@ func showDelivery(p func(string, ...any), d message.Delivery) {
 		p("  receipt   %s", printable(d.Receipt))
 	}
 	if d.Reason != "" {
-		p("  last try  %s (%d so far)", printable(d.Reason), d.Attempts)
+		failed := d.Attempts
+		if d.State == message.Delivered {
+			failed--
+		}
+		p("  failed    %d times, the last: %s", failed, printable(d.Reason))
 	}
 	if d.State == message.Ready && !d.NextTry.IsZero() {
 		p("  next try  %s", clock(d.NextTry))

@@ -28,24 +28,53 @@ const (
 // ${NAME}; nil means that there are none. The error is an Errors: for a file that cannot be read, with one element that
 // wraps the reason (errors.Is(err, fs.ErrNotExist)), else as in Parse.
 func Load(dir string, env func(string) (string, bool)) (*Config, error) {
-	file := dir
+	file, data, err := find(dir)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(file, data, env)
+}
+
+// Locate is Load for who wants to know of a folder where its store is, and what it declares as far as that can be made out: the
+// rest of the file may be wrong, be it because somebody edits it or because a variable is not set here. The error is one that
+// keeps the store from being known.
+func Locate(dir string, env func(string) (string, bool)) (*Config, error) {
+	file, data, err := find(dir)
+	if err != nil {
+		return nil, err
+	}
+	cfg, errs := parse(file, data, env)
+	if cfg == nil {
+		return nil, errs
+	}
+	for _, e := range errs {
+		if e.Key == "store" || e.Key == "store.path" {
+			return nil, Errors{e}
+		}
+	}
+	return cfg, nil
+}
+
+// find reads the file that a folder, or a path, stands for.
+func find(dir string) (file string, data []byte, err error) {
+	file = dir
 	info, err := os.Stat(dir)
 	switch isDir := err == nil && info.IsDir(); {
 	case !isDir && filepath.Ext(dir) == ".toml":
 	case !isDir && err == nil:
-		return nil, Errors{{File: dir, Msg: "this is a file; name a folder"}}
+		return "", nil, Errors{{File: dir, Msg: "this is a file; name a folder"}}
 	default:
 		file = filepath.Join(dir, FileName)
 	}
 	if !utf8.ValidString(file) {
-		return nil, Errors{{File: strings.ToValidUTF8(file, "?"), Msg: "the name of the folder is not UTF-8, and workers are told of it in UTF-8"}}
+		return "", nil, Errors{{File: strings.ToValidUTF8(file, "?"), Msg: "the name of the folder is not UTF-8, and workers are told of it in UTF-8"}}
 	}
 	data, bad := readFile(file)
 	if bad != nil {
 		bad.File = file
-		return nil, Errors{bad}
+		return "", nil, Errors{bad}
 	}
-	return Parse(file, data, env)
+	return file, data, nil
 }
 
 func readFile(file string) ([]byte, *Error) {
@@ -90,6 +119,15 @@ func reason(err error) string {
 // followed; where the file itself is a link, its folder is the one that the link is in. The error is an Errors with every
 // problem that was found, in file order; each has a line and a column.
 func Parse(file string, data []byte, env func(string) (string, bool)) (*Config, error) {
+	cfg, errs := parse(file, data, env)
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return cfg, nil
+}
+
+// parse returns what it could make out beside what is wrong; nothing of a file that is no TOML.
+func parse(file string, data []byte, env func(string) (string, bool)) (*Config, Errors) {
 	if env == nil {
 		env = func(string) (string, bool) { return "", false }
 	}
@@ -110,16 +148,13 @@ func Parse(file string, data []byte, env func(string) (string, bool)) (*Config, 
 	r.unknown(root, nil, "")
 	r.read()
 	r.check()
-	if len(r.errs) > 0 {
-		slices.SortStableFunc(r.errs, func(a, b *Error) int {
-			if a.Line != b.Line {
-				return a.Line - b.Line
-			}
-			return a.Column - b.Column
-		})
-		return nil, r.errs
-	}
-	return r.cfg, nil
+	slices.SortStableFunc(r.errs, func(a, b *Error) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+	return r.cfg, r.errs
 }
 
 // tree applies the caps to a file's text before the TOML parser sees it.

@@ -53,10 +53,10 @@ func (d desk) declared(t message.Target) error {
 		return fmt.Errorf("%q is none of inbound, handler, outbound", t.Kind)
 	}
 	if !known[t.Name] {
-		return fmt.Errorf("%s %q is not declared: %w", t.Kind, t.Name, store.ErrUndeclared)
+		return fmt.Errorf("%s %q is %w", t.Kind, t.Name, store.ErrUndeclared)
 	}
 	if _, ok := names.Inbounds[t.Inbound]; t.Inbound != "" && !ok {
-		return fmt.Errorf("inbound %q is not declared: %w", t.Inbound, store.ErrUndeclared)
+		return fmt.Errorf("inbound %q is %w", t.Inbound, store.ErrUndeclared)
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func (d desk) resubmit(ctx context.Context, id message.ID, body []byte) (message
 	m := old.Message
 	now, ok := namesOf(d.cfg).Inbounds[m.Inbound]
 	if !ok {
-		return 0, fmt.Errorf("it came by inbound %q, which is not declared: %w", m.Inbound, store.ErrUndeclared)
+		return 0, fmt.Errorf("it came by inbound %q, which is %w", m.Inbound, store.ErrUndeclared)
 	}
 	in := message.Incoming{Inbound: now, Body: m.Body, Peer: fmt.Sprintf("resubmit of %d", id), Type: m.Type, ControlID: m.ControlID,
 		Received: time.Now().UTC(), Resubmits: id}

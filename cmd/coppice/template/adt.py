@@ -2,8 +2,8 @@
 --log-handler-output` only; what they raise is recorded with its traceback; if they hang or crash they are cut down and
 started again.
 
-serve copies this folder when it starts: an edit takes effect at its next start. Files beside this one are in
-os.path.dirname(__file__); the working folder is a scratch folder."""
+serve copies this folder when it starts: an edit takes effect with coppice reload, or at the next start. Files beside this one
+are in os.path.dirname(__file__); the working folder is a scratch folder."""
 
 from coppice_worker import router, handler, Send, Drop
 

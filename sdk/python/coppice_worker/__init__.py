@@ -15,8 +15,8 @@ names of handlers. Both may be async functions. What a function prints is captur
 --log-handler-output only. A function that raises fails its message and not its worker; sys.exit ends the worker, which
 the engine treats as a crash.
 
-coppice serve copies the code when it starts, so an edit takes effect at its next start. The working folder is a scratch
-folder: files beside the handler's are in os.path.dirname(__file__).
+coppice serve copies the code when it starts, so an edit takes effect with coppice reload, or at the next start. The working
+folder is a scratch folder: files beside the handler's are in os.path.dirname(__file__).
 
 The package needs Python 3.9 and the standard library alone. protocol/PROTOCOL.md is the specification of what it
 speaks.
