@@ -162,29 +162,6 @@ func namesOf(cfg *config.Config) message.Names {
 	return n
 }
 
-// rename gives the work that waits for a former name to the one that has taken its place.
-func rename(ctx context.Context, cfg *config.Config, s store.Store) (total int64, err error) {
-	names := namesOf(cfg)
-	give := func(kind, from, to string) {
-		if err != nil || from == to {
-			return
-		}
-		var n int64
-		n, err = s.Rename(ctx, kind, from, to)
-		total += n
-	}
-	for from, to := range names.Inbounds {
-		give(message.KindInbound, from, to)
-	}
-	for from, plan := range names.Handlers {
-		give(message.KindHandler, from, plan.Handler)
-	}
-	for from, to := range names.Outbounds {
-		give(message.KindOutbound, from, to)
-	}
-	return total, err
-}
-
 // Stopped is the store of an engine that does not run, for those commands that need none. It satisfies control.Commands.
 type Stopped struct{ desk desk }
 
@@ -200,7 +177,7 @@ func OpenStopped(ctx context.Context, cfg *config.Config) (*Stopped, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := rename(ctx, cfg, db); err != nil {
+	if _, err := db.Rename(ctx, namesOf(cfg)); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return &Stopped{desk{cfg: cfg, store: db, mover: db}}, nil

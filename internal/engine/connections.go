@@ -157,6 +157,9 @@ func (s sink) Receive(ctx context.Context, in message.Incoming) (message.ID, err
 	if next := s.e.now.Load(); next != g && errors.Is(err, pipeline.ErrStopped) { // a reload came in between
 		id, err = next.pipeline.Receive(ctx, in)
 	}
+	if next := s.e.now.Load(); next != g { // the one that it was committed through may have ended since, and cannot be told of it
+		next.pipeline.Look(message.Target{Kind: message.KindInbound, Name: in.Inbound})
+	}
 	switch {
 	case errors.Is(err, pipeline.ErrStopped):
 		return 0, connect.ErrBusy

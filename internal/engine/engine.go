@@ -60,6 +60,10 @@ type Engine struct {
 	mu      sync.Mutex // held by whoever changes now: Run at its ends, and a reload
 	running *running   // nil before Run, and from its end on
 
+	// orders is read-locked by an order that acts by the names of now, from its look at them to its commit, so that a reload
+	// changes no names in between.
+	orders sync.RWMutex
+
 	close    sync.Once
 	closeErr error
 }
@@ -100,7 +104,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err er
 	if err := orphans(ctx, cfg, db); err != nil {
 		return nil, err
 	}
-	if _, err := rename(ctx, cfg, db); err != nil {
+	if _, err := db.Rename(ctx, namesOf(cfg)); err != nil {
 		return nil, err
 	}
 	// The store's lock is held: whatever an engine before left in the state folder is nobody's. A worker may have left there

@@ -95,6 +95,12 @@ type served struct {
 
 func serve(t *testing.T, dir string, o Options) *served {
 	t.Helper()
+	return serveOn(t, dir, o, func(*Engine) {})
+}
+
+// serveOn is serve with a change to the engine before it runs.
+func serveOn(t *testing.T, dir string, o Options, change func(*Engine)) *served {
+	t.Helper()
 	cfg, err := config.Load(dir, os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
@@ -103,6 +109,7 @@ func serve(t *testing.T, dir string, o Options) *served {
 	if err != nil {
 		t.Fatal(err)
 	}
+	change(e)
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &served{Engine: e, cfg: cfg, stop: cancel, ended: make(chan error, 1)}
 	go func() { s.ended <- e.Run(ctx) }()
@@ -148,6 +155,11 @@ func (s *served) quiet(t *testing.T, n int64) map[message.Disposition]int64 {
 
 // eventually looks until something is so; the store tells nobody when it changes.
 func eventually(t *testing.T, so func() bool) {
+	t.Helper()
+	within(t, patience, so)
+}
+
+func within(t *testing.T, patience time.Duration, so func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -18,10 +18,12 @@ import (
 	"coppice.dev/coppice/internal/store"
 )
 
-// desk is what carries out commands under the configuration of now.
-func (e *Engine) desk() desk {
+// desk is what carries out orders under the configuration of now, which stays the one of now until done is called. Otherwise a
+// reload could come in between: the work would wait under a name that is gone, and the pipeline that goes on would not hear of it.
+func (e *Engine) desk() (d desk, done func()) {
+	e.orders.RLock()
 	g := e.now.Load()
-	return desk{cfg: g.cfg, store: e.store, mover: g.pipeline}
+	return desk{cfg: g.cfg, store: e.store, mover: g.pipeline}, e.orders.RUnlock
 }
 
 var _ control.Commands = (*Engine)(nil)
@@ -37,23 +39,30 @@ func (e *Engine) Status(ctx context.Context) (control.Status, error) {
 
 // Hold holds a target; see control.Commands.
 func (e *Engine) Hold(ctx context.Context, t message.Target, reason string) error {
-	return e.desk().hold(ctx, t, reason)
+	d, done := e.desk()
+	defer done()
+	return d.hold(ctx, t, reason)
 }
 
 // Release ends holds; see control.Commands.
 func (e *Engine) Release(ctx context.Context, t message.Target, bury bool) ([]message.Hold, error) {
-	return e.desk().mover.Release(ctx, t, bury)
+	d, done := e.desk()
+	defer done()
+	return d.mover.Release(ctx, t, bury)
 }
 
 // Replay makes a new attempt of what failed; see control.Commands.
 func (e *Engine) Replay(ctx context.Context, id message.ID) (message.Replay, error) {
-	d := e.desk()
+	d, done := e.desk()
+	defer done()
 	return d.mover.Replay(ctx, id, namesOf(d.cfg))
 }
 
 // Resubmit receives a message again; see control.Commands.
 func (e *Engine) Resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error) {
-	return e.desk().resubmit(ctx, id, body)
+	d, done := e.desk()
+	defer done()
+	return d.resubmit(ctx, id, body)
 }
 
 // Purge takes one step of removing what has ended; see control.Commands.
@@ -173,25 +182,13 @@ func (r *reload) change(ctx context.Context) error {
 			err = e.listen(ctx, r.new, in)
 		}
 	}
-	r.new.pipeline = pipeline.New(e.pipelineConfig(r.new))
 	if err == nil {
-		e.now.Store(r.new) // messages that come from here on wait for it in the store
-		run.moving.end()
-		// Work may have come for a name that is dropped since the first look; none comes now.
-		if err = orphans(ctx, r.new.cfg, e.store); err == nil {
-			r.done.Renamed, err = rename(ctx, r.new.cfg, e.store)
-		}
-		if err != nil {
-			r.old.pipeline = pipeline.New(e.pipelineConfig(r.old))
-			e.now.Store(r.old)
-			run.move(run.ctx, r.old.pipeline)
-		}
+		err = r.turn(ctx)
 	}
 	if err != nil {
 		r.drop()
 		return errors.Join(err, r.restore(ctx, ended))
 	}
-	run.move(run.ctx, r.new.pipeline)
 	for name, in := range r.new.inbounds {
 		if run.receiving[name] == nil {
 			run.receive(name, in)
@@ -200,6 +197,29 @@ func (r *reload) change(ctx context.Context) error {
 	}
 	r.finish()
 	return nil
+}
+
+// turn ends the old pipeline and starts the new one on the work that waits, or the old one again.
+func (r *reload) turn(ctx context.Context) error {
+	e, run := r.e, r.e.running
+	e.orders.Lock()
+	defer e.orders.Unlock()
+	r.new.pipeline = pipeline.New(e.pipelineConfig(r.new))
+	e.now.Store(r.new) // messages that come from here on wait for it in the store
+	run.moving.end()
+	// Work may have come for a name that is dropped since the first look; none comes now.
+	err := orphans(ctx, r.new.cfg, e.store)
+	if err == nil {
+		r.done.Renamed, err = e.store.Rename(ctx, namesOf(r.new.cfg))
+	}
+	if err != nil {
+		again := *r.old // others may be looking at that one
+		again.pipeline = pipeline.New(e.pipelineConfig(&again))
+		r.old = &again
+		e.now.Store(r.old)
+	}
+	run.move(run.ctx, e.now.Load().pipeline)
+	return err
 }
 
 // restore has the inbounds of the old generation listen again. One that cannot is an error, and ends the engine: it would

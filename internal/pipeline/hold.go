@@ -92,14 +92,14 @@ func (p *Pipeline) tellReleased(what string) {
 // Hold holds work until Release; what is under way ends. It may be called from any goroutine, as may the two below, and
 // returns the store's errors.
 func (p *Pipeline) Hold(ctx context.Context, h message.Hold) error {
-	defer p.look(h.Target)
+	defer p.Look(h.Target)
 	return p.cfg.Store.Hold(ctx, h)
 }
 
 // Release lets held work go on, and returns the holds that there were; what an outbound is to try again later it tries now.
 // With bury, what has been tried at the head of a held lane becomes a dead letter, once a send that is under way has ended.
 func (p *Pipeline) Release(ctx context.Context, of message.Target, bury bool) ([]message.Hold, error) {
-	defer p.look(of)
+	defer p.Look(of)
 	if s := p.sends[of.Name]; s != nil && of.Kind == message.KindOutbound {
 		if bury {
 			select {
@@ -120,9 +120,9 @@ type sends struct {
 	now  atomic.Bool   // what waits for its next try is to be tried now
 }
 
-// look has everybody read the holds again, and the one concerned at once. It is called after an error, too: the commit may
-// have happened.
-func (p *Pipeline) look(of message.Target) {
+// Look has everybody read the holds again, and the one concerned look for work at once. It is to be called after whatever may
+// have changed either, also after an error: the commit may have happened.
+func (p *Pipeline) Look(of message.Target) {
 	p.holds.changed()
 	of.Inbound = ""
 	p.kick(of)

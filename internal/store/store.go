@@ -169,9 +169,9 @@ type Store interface {
 	// ErrNothingFailed if there is no such part; ErrUndeclared, and nothing happens, if one belongs to a name that names
 	// does not have.
 	Replay(ctx context.Context, id message.ID, names message.Names) (message.Replay, error)
-	// Rename gives the unfinished work of one name, its holds and its failures in a row to another, and returns how much
-	// work that was. What has ended keeps its name.
-	Rename(ctx context.Context, kind, from, to string) (int64, error)
+	// Rename gives the unfinished work of each former name, its holds and its failures in a row to the name that stands for
+	// it now, all or none, and returns how much work that was. What has ended keeps its name.
+	Rename(ctx context.Context, names message.Names) (int64, error)
 
 	// Purge takes one bounded step: it removes some of the messages that the request names, each with all that belongs to it,
 	// or some of what nobody refers to, or gives space back. Others may write between two steps. Where it says More, there

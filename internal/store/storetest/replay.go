@@ -227,16 +227,24 @@ func testRename(f *fixture) {
 	received := f.receive("adt", "received")
 	f.must(f.s.Hold(f.ctx(), message.Hold{Target: outboundTarget("a", "adt"), Reason: "lane"}))
 	f.must(f.s.Hold(f.ctx(), message.Hold{Target: handlerTarget("h"), Reason: "by hand"}))
-	rename := func(kind, from, to string, want int64) {
+	rename := func(names message.Names, want int64) {
 		f.Helper()
-		n, err := f.s.Rename(f.ctx(), kind, from, to)
+		n, err := f.s.Rename(f.ctx(), names)
 		f.must(err)
-		equal(f, "renamed of "+kind, n, want)
+		equal(f, "renamed", n, want)
 	}
-	rename(message.KindInbound, "adt", "admissions", 2)
-	rename(message.KindHandler, "h", "admit", 1)
-	rename(message.KindOutbound, "a", "emr", 1)
-	rename(message.KindOutbound, "a", "emr", 0)
+	now := message.Names{
+		Inbounds:  map[string]string{"adt": "admissions", "admissions": "admissions"},
+		Handlers:  map[string]message.Plan{"h": {Handler: "admit"}, "admit": {Handler: "admit"}},
+		Outbounds: map[string]string{"a": "emr", "emr": "emr", "b": "b"},
+	}
+	none := now
+	none.Outbounds = map[string]string{"a": ""}
+	_, err := f.s.Rename(f.ctx(), none)
+	f.wantRefused("a rename to nothing", err)
+	equal(f, "waits for the former name after that", len(f.waiting("adt")), 1)
+	rename(now, 4)
+	rename(now, 0)
 	f.wantHolds("handler admit: by hand; outbound emr, lane of admissions: lane; ")
 	m, err := f.s.NextReceived(f.ctx(), "admissions")
 	f.must(err)
@@ -246,8 +254,19 @@ func testRename(f *fixture) {
 	equal(f, "next run", fmt.Sprint(run.Message, run.To), fmt.Sprint(routed, []string{"emr", "b"}))
 	equal(f, "lane", f.head("emr").Inbound, "admissions")
 	equal(f, "what has ended", f.timeline(old).Message.Inbound, "adt")
-	_, err = f.s.Rename(f.ctx(), "worker", "a", "b")
-	f.wantRefused("a rename of a worker", err)
+}
+
+// waiting is what waits for a name.
+func (f *fixture) waiting(name string) (list []store.Waiting) {
+	f.Helper()
+	all, err := f.s.Waiting(f.ctx())
+	f.must(err)
+	for _, w := range all {
+		if w.Name == name {
+			list = append(list, w)
+		}
+	}
+	return list
 }
 
 func testLanes(f *fixture) {
