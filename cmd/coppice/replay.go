@@ -190,6 +190,10 @@ func (r *replaying) tell(id message.ID, done message.Replay, err error) error {
 	default:
 		r.failed++
 	}
+	why := ""
+	if err != nil { // the store's name the message, as the line does
+		why = strings.TrimPrefix(err.Error(), fmt.Sprintf("replay message %d: ", id))
+	}
 	for out, n := range done.Ahead {
 		r.lanes[out] = max(r.lanes[out], n)
 	}
@@ -198,13 +202,14 @@ func (r *replaying) tell(id message.ID, done message.Replay, err error) error {
 		for _, d := range done.Sends {
 			line.Deliveries = append(line.Deliveries, d.Name())
 		}
-		if err != nil {
-			line.Error = err.Error()
-		}
+		line.Error = why
 		return lines(r.io.out).Encode(line)
 	}
 	if err != nil {
-		fmt.Fprintln(r.io.err, printableError(hintAtWas(err)))
+		if errors.Is(err, store.ErrUndeclared) {
+			why += "\n  hint: declare it, or say was = [\"...\"] in the one that takes its place"
+		}
+		fmt.Fprintf(r.io.err, "message %d: %s\n", id, printableError(errors.New(why)))
 		return nil
 	}
 	if !r.each {
@@ -221,14 +226,6 @@ func (r *replaying) tell(id message.ID, done message.Replay, err error) error {
 		what = append(what, "is sent to "+d.Outbound+" again as "+d.Name())
 	}
 	_, err = fmt.Fprintf(r.io.out, "message %d: %s%s\n", id, strings.Join(what, ", "), ahead(done.Ahead))
-	return err
-}
-
-// hintAtWas adds a hint to an error about a name that is gone.
-func hintAtWas(err error) error {
-	if errors.Is(err, store.ErrUndeclared) {
-		return fmt.Errorf("%w\n  hint: declare it, or say was = [\"...\"] in the one that takes its place", err)
-	}
 	return err
 }
 

@@ -80,6 +80,9 @@ func (d desk) resubmit(ctx context.Context, id message.ID, body []byte) (message
 	}
 	in := message.Incoming{Inbound: now, Body: m.Body, Peer: fmt.Sprintf("resubmit of %d", id), Type: m.Type, ControlID: m.ControlID,
 		Received: time.Now().UTC(), Resubmits: id}
+	if body != nil && len(body) == 0 {
+		return 0, errors.New("the body is empty")
+	}
 	if body != nil {
 		in.Body, in.Type, in.ControlID = body, "", ""
 		if h, err := hl7.ParseHeader(body); err == nil {

@@ -29,7 +29,8 @@ var (
 	ErrUnknown = errors.New("outcome of the commit is unknown")
 	// ErrNothingFailed is returned for a replay of a message that has no failed part.
 	ErrNothingFailed = errors.New("no part of the message has failed")
-	// ErrUndeclared is returned for a replay of a part whose inbound, handler or outbound is not declared any more.
+	// ErrUndeclared is returned for a replay of a part whose inbound, handler or outbound is not declared, or not any more. It
+	// reads on behind "is".
 	ErrUndeclared = errors.New("not declared")
 	// ErrStale is returned when a run or delivery that a caller wants to end has ended already.
 	ErrStale = errors.New("already ended")
