@@ -1,15 +1,18 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // child asks for the status and says what came of it: it is this program, started by a test.
@@ -47,6 +50,36 @@ func TestOwnProcesses(t *testing.T) {
 	}
 	if _, err := dial(t, path).Status(t.Context()); err != nil {
 		t.Error("the engine's own process:", err)
+	}
+}
+
+// TestRefusalsAreFewInTheLog: a worker that asks all the time does not fill the disk by the log. Red without the look at told.
+func TestRefusalsAreFewInTheLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer // which Accept alone writes to, and is read after its end
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, l, &engine{}, slog.New(slog.NewTextHandler(&log, nil))) }()
+	for range 3 {
+		if out := askAs(t, path, nil); !strings.HasPrefix(out, "refused: true ") {
+			t.Errorf("the child says %q", out)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(log.String(), "control: refused"); n != 1 {
+		t.Errorf("the log has it %d times:\n%s", n, &log)
+	}
+	var later strings.Builder
+	s := &screened{log: slog.New(slog.NewTextHandler(&later, nil)), told: time.Unix(0, 0), untold: 2}
+	if s.tell(ErrRefused, time.Unix(0, 0).Add(tellEvery)); !strings.Contains(later.String(), "more_before=2") {
+		t.Errorf("and later: %s", &later)
 	}
 }
 

@@ -101,6 +101,8 @@ type screened struct {
 	slots    chan struct{}
 	refusals chan struct{}
 	refusing sync.WaitGroup
+	told     time.Time // when the log last heard of a refusal
+	untold   int       // how many there were since
 }
 
 func (s *screened) Accept() (net.Conn, error) {
@@ -110,7 +112,7 @@ func (s *screened) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if err := mayOrder(conn); err != nil {
-			s.log.Warn("control: refused", "why", err)
+			s.tell(err, time.Now())
 			s.refuse(conn, err)
 			continue
 		}
@@ -121,6 +123,19 @@ func (s *screened) Accept() (net.Conn, error) {
 			conn.Close()
 		}
 	}
+}
+
+// tellEvery is how often the log hears of refusals: a worker can have itself refused ten thousand times a second.
+const tellEvery = time.Minute
+
+// tell logs a refusal, if that is not too often. Accept alone calls it.
+func (s *screened) tell(why error, now time.Time) {
+	if !s.told.IsZero() && now.Sub(s.told) < tellEvery {
+		s.untold++
+		return
+	}
+	s.log.Warn("control: refused", "why", why, "more_before", s.untold)
+	s.told, s.untold = now, 0
 }
 
 // refuse tells somebody why, once he has asked, and apart from those who may.

@@ -113,9 +113,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err er
 	if err := confine.FolderAt(state); err != nil {
 		return nil, fmt.Errorf("make state folder: %w", err)
 	}
-	for _, name := range []string{"scratch", "sdk"} {
+	for _, name := range []string{"scratch", "sdk", "control"} {
 		if err := confine.Clear(filepath.Join(state, name)); err != nil {
-			o.Log.Warn("a folder of the engine before is not cleared", "folder", name, "err", err)
+			o.Log.Warn("what an engine before has left is not cleared", "name", name, "err", err)
 		}
 	}
 	e.flight, err = flight.Open(FlightFolder(cfg), func(err error) { o.Log.Warn("a cut is not recorded", "err", err) })

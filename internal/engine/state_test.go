@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -88,7 +90,8 @@ func TestStateIsApart(t *testing.T) {
 
 // TestStateOfAHostileWorker: what a worker of the same user can leave behind neither keeps the next engine from starting nor
 // leads it to clear anything of the user's. Red with os.MkdirAll in place of confine.FolderAt (the decoy is cleared), and, but
-// for root, with os.RemoveAll in place of confine.Clear (it does not start).
+// for root, with os.RemoveAll in place of confine.Clear (it does not start). Red without
+// "control" in Open: no engine ever takes orders again.
 func TestStateOfAHostileWorker(t *testing.T) {
 	needPython(t)
 	dir := folder(t, stateTOML)
@@ -104,8 +107,13 @@ func TestStateOfAHostileWorker(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	control := filepath.Join(work, "control")
+	write(t, filepath.Join(control, "closed", "file"), "")
 	open(t, dir)
-	for _, name := range []string{"code", "scratch", "sdk", ""} {
+	if _, err := os.Lstat(control); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a folder stands where the next engine is to take orders: %v", err)
+	}
+	for _, name := range []string{"code", "scratch", "sdk", "control", "cuts", ""} {
 		path := filepath.Join(work, name)
 		if err := os.RemoveAll(path); err != nil {
 			t.Fatal(err)
