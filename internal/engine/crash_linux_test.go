@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -22,6 +23,7 @@ import (
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/store"
+	"coppice.dev/coppice/sandbox"
 )
 
 // TestKill kills the engine with -9 at random moments under load, and starts it again. None of what was acknowledged is lost,
@@ -66,6 +68,8 @@ func TestPowerCut(t *testing.T) {
 // childEngine is an engine in a process of its own, to be killed.
 type childEngine struct {
 	cmd   *exec.Cmd
+	in    io.WriteCloser // its end stops the engine
+	out   *bufio.Reader
 	addrs map[string]string // by inbound
 	once  sync.Once
 }
@@ -78,6 +82,9 @@ func startChild(t *testing.T, dir string) *childEngine {
 	}
 	c := &childEngine{cmd: exec.Command(exe, "engine", dir), addrs: map[string]string{}}
 	c.cmd.Stderr = os.Stderr
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +93,8 @@ func startChild(t *testing.T, dir string) *childEngine {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.kill)
-	line, err := bufio.NewReader(out).ReadString('\n')
+	c.out = bufio.NewReader(out)
+	line, err := c.out.ReadString('\n')
 	if err != nil {
 		t.Fatalf("engine did not start: %v", err)
 	}
@@ -477,17 +485,29 @@ func (d *image) swap(t *testing.T) {
 	}
 }
 
-// runChild serves a folder until it is killed, and says on stdout where.
+// runChild serves a folder until it is killed, or its stdin ends, and says on stdout where. To each line of stdin it answers
+// with its figures.
 func runChild(dir string) {
 	cfg, err := config.Load(dir, os.LookupEnv)
 	if err == nil {
+		var cuts atomic.Int64
 		var e *Engine
-		if e, err = Open(context.Background(), cfg, Options{}); err == nil {
+		o := Options{Sandbox: sandbox.Observer{Cut: func(sandbox.Cut) { cuts.Add(1) }}}
+		if e, err = Open(context.Background(), cfg, o); err == nil {
 			for _, in := range cfg.Inbounds {
 				fmt.Printf("%s=%s ", in.Name, e.Addr(in.Name))
 			}
 			fmt.Println()
-			err = e.Run(context.Background())
+			ctx, stop := context.WithCancel(context.Background())
+			go func() {
+				defer stop()
+				for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+					sayFigures(e, cuts.Load())
+				}
+			}()
+			if err = e.Run(ctx); err == nil {
+				os.Exit(0)
+			}
 		}
 	}
 	fmt.Fprintln(os.Stderr, err)
