@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
-	"slices"
 	"time"
 
+	"coppice.dev/coppice/bench/contest"
 	"coppice.dev/coppice/internal/connect/mllp"
 )
 
@@ -46,6 +46,9 @@ type rates struct {
 	End    times   `json:"end"`                 // meanwhile: it waits behind those that were sent before
 	Single times   `json:"end_single"`          // one message at a time in each lane
 	Alone  times   `json:"ack_single"`
+	// What a message costs at full speed, with its sender and receiver: CPU time of this process, and bytes for the disk.
+	CPU     time.Duration `json:"cpu_ns_per_message"`
+	Written int64         `json:"bytes_written_per_message"`
 }
 
 type times struct {
@@ -62,6 +65,8 @@ type entrant struct {
 	served  *served
 	senders []*mllp.Client
 	rates   []float64
+	cpu     []time.Duration // a message's, by round
+	written []float64
 
 	acks, ends, singleAcks, singleEnds []time.Duration
 }
@@ -105,9 +110,8 @@ func (f *far) contest(lanes int) (_ []rates, err error) {
 	}
 	var out []rates
 	for _, e := range all {
-		slices.Sort(e.rates)
-		out = append(out, rates{System: e.name, Lanes: lanes, Rate: e.rates[len(e.rates)/2], Ack: timesOf(e.acks), End: timesOf(e.ends),
-			Single: timesOf(e.singleEnds), Alone: timesOf(e.singleAcks)})
+		out = append(out, rates{System: e.name, Lanes: lanes, Rate: middle(e.rates), Ack: timesOf(e.acks), End: timesOf(e.ends),
+			Single: timesOf(e.singleEnds), Alone: timesOf(e.singleAcks), CPU: contest.Median(e.cpu), Written: int64(middle(e.written))})
 	}
 	return out, nil
 }
@@ -155,10 +159,20 @@ const messageSize = 1 << 10
 // turn is one load at full speed, and a tenth of it one message at a time.
 func (e *entrant) turn(n int) error {
 	runtime.GC() // nobody pays for the garbage of the one before
+	before, err := costSoFar()
+	if err != nil {
+		return err
+	}
 	t, err := e.bed.run(e.senders, n, messageSize, false)
 	if err != nil {
 		return err
 	}
+	now, err := costSoFar()
+	if err != nil {
+		return err
+	}
+	messages, took := n*e.bed.lanes, now.since(before)
+	e.cpu, e.written = append(e.cpu, took.cpu/time.Duration(messages)), append(e.written, float64(took.written)/float64(messages))
 	e.rates = append(e.rates, t.rate())
 	e.acks, e.ends = append(e.acks, t.acks()...), append(e.ends, t.ends()...)
 	if t, err = e.bed.run(e.senders, max(n/10, 10), messageSize, true); err != nil {

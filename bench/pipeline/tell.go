@@ -93,10 +93,11 @@ func (r *report) tellRates() {
 			continue
 		}
 		table(fmt.Sprintf("1 KiB messages, lanes: %d", lanes), "system", "messages/s", "of the floor", "ack p50, p99", "end, one at a time p50, p99",
-			"ack, one at a time p50, p99", "end under load p50, p99")
+			"ack, one at a time p50, p99", "end under load p50, p99", "CPU here", "written")
 		for _, x := range r.Rates {
 			if x.Lanes == lanes {
-				row(x.System, whole(x.Rate), fmt.Sprintf("%.0f %%", 100*x.Rate/floor.Rate), x.Ack.String(), x.Single.String(), x.Alone.String(), x.End.String())
+				row(x.System, whole(x.Rate), fmt.Sprintf("%.0f %%", 100*x.Rate/floor.Rate), x.Ack.String(), x.Single.String(), x.Alone.String(), x.End.String(),
+					short(x.CPU), fmt.Sprintf("%.1f KiB", float64(x.Written)/1024))
 			}
 		}
 	}
