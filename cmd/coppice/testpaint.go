@@ -44,8 +44,8 @@ func (p *painter) in(color, text string) string {
 
 // verdict writes what is said of a case; whole also says why.
 func (p *painter) verdict(v verdict, whole bool) {
-	word := map[string]string{passed: p.in(green, "ok   "), failed: p.in(red, "FAIL "), fresh: p.in(yellow, "new  "),
-		written: p.in(green, "wrote"), unchanged: "same ", unfinished: "wait "}[v.word]
+	word := map[string]string{passed: p.in(green, "ok   "), mended: p.in(green, "mends"), failed: p.in(red, "FAIL "),
+		fresh: p.in(yellow, "new  "), written: p.in(green, "wrote"), unchanged: "same ", unfinished: "wait "}[v.word]
 	p.line("%s %s%s", word, printable(v.name), outcomeOf(v.result))
 	switch {
 	case v.problem != "":

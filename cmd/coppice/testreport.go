@@ -25,6 +25,7 @@ const (
 	written    = "written"
 	unchanged  = "unchanged"
 	unfinished = "unfinished" // the engine has not got to its end
+	mended     = "mended"     // it was ERROR, and is not any more
 )
 
 // verdict is what is said of one case.
@@ -197,7 +198,11 @@ func (r *testReport) sum(err error) error {
 func (r *testReport) words() string {
 	c := r.counts
 	if r.last {
-		return fmt.Sprintf("%d same, %d different, %d not finished yet", c[passed], c[failed], c[unfinished])
+		s := fmt.Sprintf("%d same, %d different, %d not finished yet", c[passed], c[failed], c[unfinished])
+		if c[mended] > 0 {
+			s += fmt.Sprintf(", %d mended: ERROR before, and not any more", c[mended])
+		}
+		return s
 	}
 	if c[written]+c[unchanged] > 0 {
 		s := fmt.Sprintf("%d written, %d unchanged", c[written], c[unchanged])
