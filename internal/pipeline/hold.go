@@ -104,7 +104,10 @@ func (p *Pipeline) Release(ctx context.Context, of message.Target, bury bool) ([
 		if bury {
 			select {
 			case s.busy <- struct{}{}:
-				defer func() { <-s.busy }()
+				defer func() {
+					s.buried.Add(1) // perhaps
+					<-s.busy
+				}()
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
@@ -116,8 +119,9 @@ func (p *Pipeline) Release(ctx context.Context, of message.Target, bury bool) ([
 
 // sends is what others know of an outbound's loop.
 type sends struct {
-	busy chan struct{} // holds one while a delivery is being sent and recorded
-	now  atomic.Bool   // what waits for its next try is to be tried now
+	busy   chan struct{} // holds one while a delivery is being sent and recorded, or a head is being buried
+	buried atomic.Int64  // how often the latter was
+	now    atomic.Bool   // what waits for its next try is to be tried now
 }
 
 // Look has everybody read the holds again, and the one concerned look for work at once. It is to be called after whatever may

@@ -40,11 +40,13 @@ func (p *Pipeline) sendAll(ctx, hard context.Context, out *Outbound) {
 // step makes one delivery and records how it ended. If there is none to make, it returns how long until there is one
 // (negative: not until a kick). An error is the store's and holds the outbound.
 func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
+	shared := s.sends[s.out.Name]
+	buried := shared.buried.Load()
 	heads, err := s.cfg.Store.Heads(ctx, s.out.Name)
 	if err != nil {
 		return 0, err
 	}
-	if s.sends[s.out.Name].now.Swap(false) {
+	if shared.now.Swap(false) {
 		for _, d := range heads {
 			s.due[d.ID] = time.Now()
 		}
@@ -60,12 +62,14 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 	if d == nil {
 		return wait, nil
 	}
-	busy := s.sends[s.out.Name].busy
 	select {
-	case busy <- struct{}{}:
-		defer func() { <-busy }()
-	default: // its lane is being released with what heads it, which may be gone
-		return leastWait, nil
+	case shared.busy <- struct{}{}:
+		defer func() { <-shared.busy }()
+	default:
+		return leastWait, nil // a head is being buried, perhaps this one
+	}
+	if shared.buried.Load() != buried {
+		return 0, nil // since the heads were read
 	}
 	if d.Body, err = s.cfg.Store.DeliveryBody(ctx, d.ID); err != nil {
 		return 0, err
