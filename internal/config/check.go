@@ -83,6 +83,7 @@ func (r *reader) checkWas(kind string) {
 			case e.kind != aString:
 			case now != nil:
 				r.report(e.at, path, "the work that waits for it is its own", "%s %s is declared, too", kind, show(e.source, `"`))
+			case owner[e.text] == each.name: // said already
 			case owner[e.text] != "":
 				r.report(e.at, path, "leave it in one of them", "%s was %s, and so was %s", title([]string{kind, owner[e.text]}),
 					show(e.source, `"`), title([]string{kind, each.name}))

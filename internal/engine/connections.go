@@ -152,7 +152,7 @@ func (s sink) Receive(ctx context.Context, in message.Incoming) (message.ID, err
 		return 0, connect.ErrBusy
 	}
 	g := s.e.now.Load()
-	in.Once = onceOf(g.cfg, in.Inbound)
+	in.Once, in.Was = onceOf(g.cfg, in.Inbound)
 	id, err := g.pipeline.Receive(ctx, in)
 	if next := s.e.now.Load(); next != g && errors.Is(err, pipeline.ErrStopped) { // a reload came in between
 		id, err = next.pipeline.Receive(ctx, in)
@@ -175,12 +175,12 @@ type unknown struct{ error }
 func (unknown) Is(target error) bool { return target == connect.ErrUnknown }
 func (u unknown) Unwrap() error      { return u.error }
 
-// onceOf is how long an inbound remembers a message.
-func onceOf(cfg *config.Config, inbound string) time.Duration {
+// onceOf is how long an inbound remembers a message, and by which other names it may have come.
+func onceOf(cfg *config.Config, inbound string) (within time.Duration, was []string) {
 	if in := find(cfg.Inbounds, inbound, inboundName); in != nil && in.Duplicates != nil {
-		return in.Duplicates.Within
+		return in.Duplicates.Within, in.Was
 	}
-	return 0
+	return 0, nil
 }
 
 func (s sink) Refuse(ctx context.Context, r message.Refusal) error { return s.e.store.Refuse(ctx, r) }

@@ -9,7 +9,8 @@ import (
 )
 
 // TestDuplicates: what a sender sends again, since it lost its answer, is acknowledged and not delivered again; a resubmission is.
-// Red without onceOf in sink.Receive, and with the duplicate's error told to the connection.
+// So is it by an inbound that was renamed, which closes the connection on which the answer was to come. Red without onceOf in
+// sink.Receive, with the duplicate's error told to the connection, and without Was.
 func TestDuplicates(t *testing.T) {
 	needPython(t)
 	receiver := newEMR(t, nil)
@@ -32,5 +33,11 @@ func TestDuplicates(t *testing.T) {
 	}
 	if counts := e.quiet(t, 3); counts[message.Processed] != 3 || len(receiver.got()) != 3 {
 		t.Errorf("after the resubmission: %v, %d deliveries", counts, len(receiver.got()))
+	}
+	write(t, dir+"/coppice.toml", strings.Replace(toml, "[inbound.feed]", "[inbound.admissions]\nwas = [\"feed\"]", 1))
+	e.reload(t)
+	exchange(t, dial(t, e.Addr("admissions")), numbered(2))
+	if counts := e.quiet(t, 3); counts[message.Processed] != 3 {
+		t.Errorf("after the rename: %v", counts)
 	}
 }

@@ -51,6 +51,8 @@ type Incoming struct {
 	// Once is for how long before Received an identical message of the inbound (the same ControlID, which is not empty, and
 	// the same bytes) makes this one a duplicate; zero: it never is.
 	Once time.Duration
+	// Was are former names of the inbound: what came by one of them may be repeated, too.
+	Was []string
 }
 
 // ErrDuplicate is returned for a message that was received before, with the id that it has since then: see Incoming.Once.

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"coppice.dev/coppice/internal/message"
@@ -68,8 +69,8 @@ func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, e
 const mostRepeats = 1000
 
 const (
-	sqlRepeats = `SELECT id, received, inbound = ?2 AND sha256 = ?3 FROM messages INDEXED BY messages_by_control_id
-		WHERE control_id = ?1 ORDER BY id DESC LIMIT ?4`
+	sqlRepeats = `SELECT id, received, inbound, sha256 = ?2 FROM messages INDEXED BY messages_by_control_id
+		WHERE control_id = ?1 ORDER BY id DESC LIMIT ?3`
 	sqlCountRepeat = `UPDATE messages SET duplicates = duplicates + 1 WHERE id = ?`
 )
 
@@ -79,15 +80,16 @@ func (t *tx) repeat(in message.Incoming, sum string) (before int64, err error) {
 		return 0, nil
 	}
 	since := micros(in.Received.Add(-in.Once))
-	old := false
-	err = t.rows(sqlRepeats, []any{in.ControlID, in.Inbound, sum, mostRepeats}, func(rows *sql.Rows) error {
-		if before != 0 || old {
+	// No end at the first that is too old: the clock may have jumped.
+	err = t.rows(sqlRepeats, []any{in.ControlID, sum, mostRepeats}, func(rows *sql.Rows) error {
+		if before != 0 {
 			return nil
 		}
 		var id, received int64
+		var inbound string
 		var same bool
-		err := rows.Scan(&id, &received, &same)
-		if old = received < since; same && !old {
+		err := rows.Scan(&id, &received, &inbound, &same)
+		if same && received >= since && (inbound == in.Inbound || slices.Contains(in.Was, inbound)) {
 			before = id
 		}
 		return err

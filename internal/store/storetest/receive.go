@@ -195,6 +195,17 @@ func testDuplicates(f *fixture) {
 	f.must(err)
 	equal(f, "the file of a duplicate", fmt.Sprint(id, seen), fmt.Sprint(first, true))
 
+	renamed := in
+	renamed.Inbound, renamed.Was = "admissions", []string{"patients", "adt"}
+	_, err = f.s.Receive(f.ctx(), renamed)
+	f.wantErr(err, message.ErrDuplicate)
+	early := in // while the clock was wrong
+	early.Inbound, early.Received = "lab", at.Add(-24*time.Hour)
+	_, err = f.s.Receive(f.ctx(), early)
+	f.must(err)
+	_, err = f.s.Receive(f.ctx(), in)
+	f.wantErr(err, message.ErrDuplicate)
+
 	for what, change := range map[string]func(*message.Incoming){
 		"bytes":      func(in *message.Incoming) { in.Body = []byte("MSH^") },
 		"control id": func(in *message.Incoming) { in.ControlID = "43" },
