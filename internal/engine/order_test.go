@@ -80,18 +80,24 @@ var renamesAll = strings.NewReplacer("[inbound.feed]", "[inbound.admissions]\nwa
 func TestOrdersDuringReload(t *testing.T) {
 	needPython(t)
 	emr := message.Target{Kind: message.KindOutbound, Name: "emr"}
+	handler := func(name string) message.Target { return message.Target{Kind: message.KindHandler, Name: name} }
 	release := func(e *served) error { _, err := e.Release(t.Context(), emr, false); return err }
 	hold := func(e *served) error { return e.Hold(t.Context(), emr, "by hand") }
 	for name, c := range map[string]struct {
 		code          string // of the handler before the reload; empty: good
 		before, order func(e *served) error
+		failed        func(e *served) error
+		after         func(e *served) error
 		sent          int // messages that are delivered in the end, with one that comes after all
 	}{
 		"release": {before: hold, order: release, sent: 2},
 		"replay": {
 			code:  "from coppice_worker import handler\n@handler\ndef stamp(msg, ctx):\n    raise ValueError\n",
 			order: func(e *served) error { _, err := e.Replay(t.Context(), 1); return err },
-			sent:  2,
+			// Held after it has failed, lest the old code fails on it once more before the reload.
+			failed: func(e *served) error { return e.Hold(t.Context(), handler("stamp"), "by hand") },
+			after:  func(e *served) error { _, err := e.Release(t.Context(), handler("marks"), false); return err },
+			sent:   2,
 		},
 		"resubmit": {order: func(e *served) error { _, err := e.Resubmit(t.Context(), 1, nil); return err }, sent: 3},
 		"receive": {sent: 3, order: func(e *served) error {
@@ -103,16 +109,14 @@ func TestOrdersDuringReload(t *testing.T) {
 			receiver := newEMR(t, nil)
 			o := &orderWorld{receiver: receiver, toml: fmt.Sprintf(ordersTOML, "127.0.0.1:0", receiver.Addr())}
 			o.open(t, cmp.Or(c.code, stamp("0")), Options{})
-			if c.before != nil {
-				if err := c.before(o.served); err != nil {
-					t.Fatal(err)
-				}
-			}
+			o.do(t, c.before)
 			exchange(t, dial(t, o.Addr("feed")), numbered(0))
 			if c.before == nil {
 				o.quiet(t, 1)
 			}
+			o.do(t, c.failed)
 			o.reloadDuring(t, c.order)
+			o.do(t, c.after)
 			want := c.sent - 1
 			within(t, lookedAgain, func() bool { return len(receiver.got()) == want })
 			exchange(t, dial(t, o.Addr("other")), numbered(2))
@@ -160,6 +164,16 @@ func (o *orderWorld) open(t *testing.T, code string, options Options) {
 		defer o.mu.Unlock()
 		return o.running != nil
 	})
+}
+
+// do does what a case has to do, if anything.
+func (o *orderWorld) do(t *testing.T, what func(*served) error) {
+	t.Helper()
+	if what != nil {
+		if err := what(o.served); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // reloadDuring gives an order, and reloads with other names while its commit is under way.
