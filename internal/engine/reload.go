@@ -157,7 +157,7 @@ func (r *reload) connect(ctx context.Context) error {
 		if len(leaving) > 0 { // perhaps at an address of theirs
 			r.late = append(r.late, in)
 			if _, err := r.e.inbound(in); err != nil {
-				return r.new.cfg.Errorf(inboundPlace(in), "", "%v", told(r.new.cfg, inboundPlace(in), err))
+				return connectionError(r.new.cfg, inboundPlace(in), "", err)
 			}
 		} else if err := r.e.listen(ctx, r.new, in); err != nil {
 			return err
