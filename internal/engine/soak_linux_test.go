@@ -257,7 +257,8 @@ func (s *soak) stop(t *testing.T) {
 	}
 }
 
-// figure is what must be flat: its last fifth may be above its second one by a factor, and so much more.
+// figure is what must be flat: its last fifth may be above its second one by a factor, and so much more. In a short run the caches
+// of SQLite still grow, up to 24 MiB: 16 of the writer, 2 of each reader.
 type figure struct {
 	name   string
 	unit   string
@@ -272,7 +273,7 @@ func figures() []figure {
 		{"open descriptors", "", func(s sample) float64 { return float64(s.descriptors) }, 1, 24},
 		{"threads", "", func(s sample) float64 { return float64(s.threads) }, 1.5, 8},
 		{"processes below the engine", "", func(s sample) float64 { return float64(s.processes) }, 1, 12},
-		{"resident memory", "MiB", func(s sample) float64 { return float64(s.rss) / mib }, 1.5, 16},
+		{"resident memory", "MiB", func(s sample) float64 { return float64(s.rss) / mib }, 1.25, 24},
 		{"heap in use", "MiB", func(s sample) float64 { return float64(s.heap) / mib }, 1.5, 16},
 		{"log of the store (WAL)", "MiB", func(s sample) float64 { return float64(s.wal) / mib }, 1.5, 8},
 	}
