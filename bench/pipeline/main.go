@@ -1,7 +1,7 @@
 // Command pipeline measures whole pipelines, from a sender that waits for its acknowledgement to a receiver, over MLLP on this
 // host:
 //
-//	cd bench && CGO_ENABLED=0 go run ./pipeline                    all of it, about half an hour
+//	cd bench && CGO_ENABLED=0 go run ./pipeline                    all of it, about twenty minutes
 //	cd bench && CGO_ENABLED=0 go run ./pipeline -quick             the same in short, to see that it works
 //	cd bench && CGO_ENABLED=0 go run ./pipeline -dir /disk rate    one part on a disk: rate, stored, large
 //	cd bench && CGO_ENABLED=0 go run ./pipeline -profile DIR rate  CPU profiles of this process, one for each system
