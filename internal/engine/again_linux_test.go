@@ -1,6 +1,10 @@
 package engine
 
-import "os"
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
 
 // again is this program executed as something else, if it is.
 func again(args []string) {
@@ -11,4 +15,17 @@ func again(args []string) {
 		runWorker()
 		os.Exit(0)
 	}
+}
+
+// children lists the processes that this one has (proc_pid_children(5)).
+func children() (list []string) {
+	tasks, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, task := range tasks {
+		pids, _ := os.ReadFile(task) // a thread may have ended
+		for _, pid := range strings.Fields(string(pids)) {
+			name, _ := os.ReadFile(filepath.Join("/proc", pid, "comm"))
+			list = append(list, "process "+pid+" "+strings.TrimSpace(string(name)))
+		}
+	}
+	return list
 }

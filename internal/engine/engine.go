@@ -56,6 +56,7 @@ type Engine struct {
 	rates   rates
 	now     atomic.Pointer[generation]
 	since   atomic.Pointer[time.Time] // when Run began; nil before and after
+	ran     atomic.Bool               // Run has begun: its end lets go of what inbounds hold
 
 	mu      sync.Mutex // held by whoever changes now: Run at its ends, and a reload
 	running *running   // nil before Run, and from its end on
@@ -205,6 +206,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer stopInbounds(nil)
 	r := &running{ctx: inCtx, fail: stopInbounds, receiving: map[string]*task{}}
 	began := time.Now()
+	e.ran.Store(true)
 	e.since.Store(&began)
 	defer e.since.Store(nil)
 	e.mu.Lock()
@@ -289,7 +291,7 @@ func (e *Engine) Close() error {
 	e.close.Do(func() {
 		var errs []error
 		if g := e.now.Load(); g != nil {
-			errs = append(errs, g.release(g.pipeline == nil, nil))
+			errs = append(errs, g.release(!e.ran.Load(), nil))
 		}
 		if e.flight != nil {
 			e.flight.Close()

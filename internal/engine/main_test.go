@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,17 +15,32 @@ import (
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
 	_ "coppice.dev/coppice/tree/shimhook"
+	"go.uber.org/goleak"
 )
 
 // patience bounds every wait of these tests.
 const patience = 60 * time.Second
 
-// TestMain is also an engine, and the workers of one, for the tests that kill it: see crash_linux_test.go.
+// TestMain is also an engine, and the workers of one, for the tests that kill it: see crash_linux_test.go. After the tests it fails
+// the run if a process or a goroutine is left.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		again(os.Args[1:])
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	left := children()
+	for limit := time.Now().Add(3 * time.Second); len(left) > 0 && time.Now().Before(limit); left = children() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, child := range left {
+		fmt.Fprintln(os.Stderr, "left behind:", child)
+		code = 1
+	}
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, "left behind:", err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // needPython skips a test that cannot run without.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -92,7 +93,8 @@ func (e *Engine) Reload(ctx context.Context) (control.Reloaded, error) {
 		}
 		return control.Reloaded{}, err
 	}
-	return r.done, r.change(ctx)
+	err := r.change(ctx)
+	return r.done, err
 }
 
 // reload is one change from an old generation to a new one.
@@ -225,6 +227,10 @@ func (r *reload) turn(ctx context.Context) error {
 // restore has the inbounds of the old generation listen again. One that cannot is an error, and ends the engine: it would
 // receive no more, unseen.
 func (r *reload) restore(ctx context.Context, ended []config.Inbound) error {
+	again := *r.old // others may be looking at that one
+	again.inbounds = maps.Clone(r.old.inbounds)
+	r.old = &again
+	defer func() { r.e.now.Store(r.old) }()
 	for _, in := range ended {
 		if err := r.e.listen(context.WithoutCancel(ctx), r.old, in); err != nil {
 			err = fmt.Errorf("inbound %s, which a reload closed, cannot be opened again: %w", in.Name, err)

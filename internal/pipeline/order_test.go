@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -107,5 +108,40 @@ func TestSecondSendKeepsItsPlace(t *testing.T) {
 		r.receive("adt", "A01", "A03")
 		r.pass(time.Second)
 		emr.got(t, "A01", "A01", "A01", "A03", "A03")
+	})
+}
+
+// TestOneOfTenLoops: a handler that loops on every message until its deadline takes nothing from nine others with outbounds of their
+// own: they have delivered all of a hundred messages before it is through with the first. Red with all handlers run by one loop.
+func TestOneOfTenLoops(t *testing.T) {
+	inTime(t, func(r *rig) {
+		var peers []*peer
+		var names, want []string
+		for n := range 10 {
+			name := fmt.Sprint("h", n)
+			names = append(names, name)
+			peers = append(peers, r.outbound("to-"+name, nil))
+			run := sendTo("to-" + name)
+			if n == 4 {
+				run = failing(fails(TheWorker, "deadline", "", "no answer by the deadline")).after(5 * time.Second)
+			}
+			r.handler(name, run, "to-"+name)
+		}
+		r.inbound("adt", nil, names...)
+		r.start()
+		for n := range 100 {
+			want = append(want, fmt.Sprint(n))
+			r.receive("adt", fmt.Sprint(n))
+		}
+		r.pass(time.Second)
+		for n, p := range peers {
+			if n == 4 {
+				p.got(t)
+			} else {
+				p.got(t, want...)
+			}
+		}
+		r.pass(time.Hour)
+		r.is(100, message.Error, "poison: no answer by the deadline (2 attempts)")
 	})
 }

@@ -52,6 +52,37 @@ func TestRetry(t *testing.T) {
 	})
 }
 
+// TestWeekend: a partner that is away from Friday evening to Monday morning gets everything, in order, and nothing has become a
+// dead letter; nor was it asked more often than once in the longest wait. Red with a number of tries after which ended buries.
+func TestWeekend(t *testing.T) {
+	inTime(t, func(r *rig) {
+		back := time.Now().Add(62 * time.Hour)
+		emr := toEMR(r, func(context.Context, message.Delivery) error {
+			if time.Now().Before(back) {
+				return errors.New("connection refused")
+			}
+			return nil
+		})
+		r.cfg.Outbounds[0].Retry.Max = 5 * time.Minute
+		r.start()
+		var want []string
+		for n := range 124 {
+			typ := fmt.Sprint(n)
+			want = append(want, typ)
+			r.receive("adt", typ)
+			r.pass(30 * time.Minute)
+		}
+		r.pass(10 * time.Minute)
+		emr.got(t, want...)
+		if n := emr.tries(); n > 124+62*60/4 {
+			t.Errorf("%d tries in 62 hours", n)
+		}
+		for id := range message.ID(124) {
+			r.is(id+1, message.Processed, "")
+		}
+	})
+}
+
 // TestRejected: what is turned down is a dead letter after Retry.Rejected tries, or at once if it is final; the lane goes
 // on. Guards seen red: with > for >= in ended there is a fourth try; without rejection.Final, AR is tried three times; with
 // rejected always true for Retry, a timeout counts as a rejection.
