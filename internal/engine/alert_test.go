@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,21 +28,34 @@ import (
 // lanesAlone is a store that has these.
 type lanesAlone struct {
 	store.Store
-	list []store.Lane
+	list func() []store.Lane
 }
 
-func (l *lanesAlone) Lanes(context.Context) ([]store.Lane, error) { return l.list, nil }
+func (l *lanesAlone) Lanes(context.Context) ([]store.Lane, error) { return l.list(), nil }
 
 // TestAlerts: what waits is told once, again while it lasts, and once when it is over; what could not be told is told later; what
 // was over before anybody was told is not. Red, each, without the look at told in due, with Repeat left out of it, with an alert
 // deleted in clear, with what failed taken for told, and without fails deleted in reached.
 func TestAlerts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // of what follows
 		cfg := &config.Config{File: "coppice.toml", Alerts: &config.Alerts{Oldest: 15 * time.Minute, Repeat: time.Hour}}
 		began, got := time.Now(), ""
 		var fails error
-		a := newAlerts(func() *generation { return &generation{cfg: cfg} }, slog.New(slog.DiscardHandler))
+		var waiting []store.Lane
+		set := func(change func()) {
+			mu.Lock()
+			defer mu.Unlock()
+			change()
+		}
+		a := newAlerts(func() *generation {
+			mu.Lock()
+			defer mu.Unlock()
+			return &generation{cfg: cfg}
+		}, slog.New(slog.DiscardHandler))
 		a.tell = func(_ context.Context, _ *generation, a Alert) error {
+			mu.Lock()
+			defer mu.Unlock()
 			if fails == nil {
 				got += fmt.Sprintf("%v %s %s %s; ", time.Since(began), a.Kind, a.What, a.State)
 			}
@@ -50,12 +64,18 @@ func TestAlerts(t *testing.T) {
 		want := func(what, want string) {
 			t.Helper()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if got != want {
 				t.Errorf("%s: told %q, want %q", what, got, want)
 			}
 			got, began = "", time.Now()
 		}
-		db := &lanesAlone{}
+		db := &lanesAlone{list: func() []store.Lane {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(waiting)
+		}}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -90,25 +110,25 @@ func TestAlerts(t *testing.T) {
 		o.Sent(d, message.Receipt{})
 		want("sent", "0s unreachable outbound emr over; ")
 
-		fails = errors.New("pager is down")
+		set(func() { fails = errors.New("pager is down") })
 		o.Held("outbound emr", nil, 0)
 		o.Held("outbound lab", nil, time.Second)
 		synctest.Wait()
 		o.Released("outbound lab")
 		want("not told", "")
-		fails = nil
+		set(func() { fails = nil })
 		time.Sleep(lookEvery)
 		want("told later", "30s held outbound emr raised; ")
 		a.clear(alertHeld, "outbound emr")
 		want("over", "0s held outbound emr over; ")
 
 		lane := message.Target{Kind: message.KindOutbound, Name: "emr", Inbound: "adt"}
-		db.list = []store.Lane{{Target: lane, Waiting: 3, Oldest: time.Now()}}
+		set(func() { waiting = []store.Lane{{Target: lane, Waiting: 3, Oldest: time.Now()}} })
 		time.Sleep(14 * time.Minute)
 		want("waits for 14 minutes", "")
 		time.Sleep(2 * time.Minute)
 		want("waits for 16 minutes", "1m0s waiting outbound emr, lane of adt raised; ")
-		db.list[0].Oldest = time.Now()
+		set(func() { waiting[0].Oldest = time.Now() })
 		time.Sleep(time.Minute)
 		want("gets on", "30s waiting outbound emr, lane of adt over; ")
 		o.Held("handler gone", nil, 0)
@@ -118,7 +138,7 @@ func TestAlerts(t *testing.T) {
 		want("reloaded without it", "0s held handler gone over; ")
 		o.Released("outbound emr, lane of adt")
 		want("released", "0s held outbound emr, lane of adt over; ")
-		cfg.Alerts = nil
+		set(func() { cfg = &config.Config{} })
 		o.Held("handler admit", nil, 0)
 		want("nobody is told", "")
 		stop()
