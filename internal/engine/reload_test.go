@@ -49,12 +49,12 @@ func (s *served) reload(t *testing.T) control.Reloaded {
 // refused checks that a reload fails for a reason, and that the engine goes on as it was.
 func (s *served) refused(t *testing.T, reason string) {
 	t.Helper()
-	before := s.now.Load()
+	before := s.now.Load().cfg
 	_, err := s.Reload(t.Context())
 	if err == nil || !strings.Contains(err.Error(), reason) {
 		t.Errorf("got error %v, want one with %q", err, reason)
 	}
-	if s.now.Load() != before {
+	if s.now.Load().cfg != before {
 		t.Errorf("%s: the engine did not go on as it was", reason)
 	}
 }

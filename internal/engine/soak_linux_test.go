@@ -83,8 +83,9 @@ func (s *soak) run(t *testing.T) {
 	counts := map[string]*int{}
 	share := s.total / len(s.child.addrs)
 	for name, addr := range s.child.addrs {
-		counts[name] = new(int)
-		senders.Go(func() { s.feed(ctx, t, addr, counts[name], share) })
+		n := new(int)
+		counts[name] = n
+		senders.Go(func() { s.feed(ctx, t, addr, n, share) })
 	}
 	s.watch(t, began, share*len(s.child.addrs))
 	end()
