@@ -111,3 +111,14 @@ func (a *Authority) write(t testing.TB, name, kind string, der []byte) string {
 	}
 	return path
 }
+
+// Secured runs a test in the ways in which the suites go: plain, with nil, and with TLS, of one side and of both.
+func Secured(t *testing.T, run func(t *testing.T, server *secure.Server, client *secure.Client)) {
+	t.Run("plain", func(t *testing.T) { run(t, nil, nil) })
+	for name, mutual := range map[string]bool{"tls": false, "mutual tls": true} {
+		t.Run(name, func(t *testing.T) {
+			a := NewAuthority(t)
+			run(t, a.Server(t, mutual), a.Client(t, mutual))
+		})
+	}
+}

@@ -23,19 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// secured are the ways in which the suites go: plain, and with TLS, of one side and of both.
-func secured(t *testing.T, run func(t *testing.T, server *secure.Server, client *secure.Client)) {
-	t.Run("plain", func(t *testing.T) { run(t, nil, nil) })
-	for name, mutual := range map[string]bool{"tls": false, "mutual tls": true} {
-		t.Run(name, func(t *testing.T) {
-			a := connecttest.NewAuthority(t)
-			run(t, a.Server(t, mutual), a.Client(t, mutual))
-		})
-	}
-}
-
 func TestInboundSuite(t *testing.T) {
-	secured(t, func(t *testing.T, server *secure.Server, client *secure.Client) {
+	connecttest.Secured(t, func(t *testing.T, server *secure.Server, client *secure.Client) {
 		connecttest.Inbound{New: func(t *testing.T, sink connect.Sink) (connect.Inbound, func(context.Context, []byte) error) {
 			in, err := NewInbound(InboundConfig{Name: "in", Listen: "127.0.0.1:0", TLS: server}, sink)
 			if err != nil {
@@ -129,7 +118,7 @@ func TestOutboundSuite(t *testing.T) {
 			return got
 		}
 	}}.Run(t)
-	secured(t, func(t *testing.T, server *secure.Server, client *secure.Client) {
+	connecttest.Secured(t, func(t *testing.T, server *secure.Server, client *secure.Client) {
 		connecttest.Hostile{
 			New: func(t *testing.T, addr string, timeout time.Duration) connect.Outbound {
 				return outbound(t, OutboundConfig{Connect: addr, AckTimeout: timeout, TLS: client})
