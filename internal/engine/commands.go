@@ -34,25 +34,18 @@ type desk struct {
 
 // declared says whether the configuration has a target; store.ErrUndeclared if not.
 func (d desk) declared(t message.Target) error {
-	names := namesOf(d.cfg)
-	known := map[string]bool{}
+	names, known := namesOf(d.cfg), false
 	switch t.Kind {
 	case message.KindInbound:
-		for name := range names.Inbounds {
-			known[name] = true
-		}
+		_, known = names.Inbounds[t.Name]
 	case message.KindHandler:
-		for name := range names.Handlers {
-			known[name] = true
-		}
+		_, known = names.Handlers[t.Name]
 	case message.KindOutbound:
-		for name := range names.Outbounds {
-			known[name] = true
-		}
+		_, known = names.Outbounds[t.Name]
 	default:
 		return fmt.Errorf("%q is none of inbound, handler, outbound", t.Kind)
 	}
-	if !known[t.Name] {
+	if !known {
 		return fmt.Errorf("%s %q is %w", t.Kind, t.Name, store.ErrUndeclared)
 	}
 	if _, ok := names.Inbounds[t.Inbound]; t.Inbound != "" && !ok {
@@ -97,18 +90,16 @@ func (d desk) resubmit(ctx context.Context, id message.ID, body []byte) (message
 
 // maxMessageOf is how large a message of an inbound may be.
 func maxMessageOf(cfg *config.Config, inbound string) int64 {
-	for _, in := range cfg.Inbounds {
-		switch {
-		case in.Name != inbound:
-		case in.MLLP != nil:
-			return in.MLLP.MaxMessage
-		case in.HTTP != nil:
-			return in.HTTP.MaxMessage
-		case in.File != nil:
-			return in.File.MaxMessage
-		}
+	switch in := find(cfg.Inbounds, inbound, inboundName); {
+	case in == nil:
+		return 0
+	case in.MLLP != nil:
+		return in.MLLP.MaxMessage
+	case in.HTTP != nil:
+		return in.HTTP.MaxMessage
+	default:
+		return in.File.MaxMessage
 	}
-	return 0
 }
 
 // StatusOf reads what waits and what is held in a store, beside its engine or without one.
