@@ -155,8 +155,6 @@ type Config struct {
 // not block.
 type Observer struct {
 	Received func(id message.ID, inbound string)
-	// Duplicate: a message came again, and is not processed again.
-	Duplicate func(id message.ID, inbound string)
 	Routed    func(id message.ID, inbound string, handlers []string)
 	Ran       func(id message.ID, handler string, out message.Outcome) // handler empty: the router failed
 	Sent      func(d message.Delivery, r message.Receipt)
@@ -229,9 +227,6 @@ func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID
 	id, err := p.cfg.Store.Receive(ctx, in)
 	if errors.Is(err, message.ErrDuplicate) {
 		p.cfg.Log.Info("duplicate", "inbound", in.Inbound, "message", id)
-		if f := p.cfg.Observer.Duplicate; f != nil {
-			f(id, in.Inbound)
-		}
 		return id, nil
 	}
 	p.kick(routing(in.Inbound)) // after an error, too: the commit may have happened
