@@ -155,12 +155,12 @@ type Config struct {
 // not block.
 type Observer struct {
 	Received func(id message.ID, inbound string)
-	Routed    func(id message.ID, inbound string, handlers []string)
-	Ran       func(id message.ID, handler string, out message.Outcome) // handler empty: the router failed
-	Sent      func(d message.Delivery, r message.Receipt)
-	Retried   func(d message.Delivery, err error, wait time.Duration)
-	Buried    func(d message.Delivery, reason string)
-	Parked    func(d message.Delivery, reason string)
+	Routed   func(id message.ID, inbound string, handlers []string)
+	Ran      func(id message.ID, handler string, out message.Outcome) // handler empty: the router failed
+	Sent     func(d message.Delivery, r message.Receipt)
+	Retried  func(d message.Delivery, err error, wait time.Duration)
+	Buried   func(d message.Delivery, reason string)
+	Parked   func(d message.Delivery, reason string)
 	// Held: the work of a router, handler or outbound ("inbound adt", "handler admit", "outbound emr", "outbound emr, lane
 	// of adt") waits. With a wait it is tried again by itself: it waits through no fault of a message, since its worker
 	// cannot start, or the store fails. Without one it waits until somebody releases it.
