@@ -175,14 +175,16 @@ func (tr Inbound) notCommitted(t *testing.T) {
 	}
 }
 
-// stopFinishes checks that a commit under way when the stop comes is finished and acknowledged. Red where the commit's
-// context is the one that Serve was given.
+// stopFinishes checks that a commit under way when the stop comes is finished and acknowledged, though it takes longer than
+// the stop of all else. Red where the commit's context is the one that Serve was given, and where it ends before the
+// connections' work has been awaited.
 func (tr Inbound) stopFinishes(t *testing.T) {
 	sink := NewSink()
 	release := make(chan struct{})
 	sink.OnReceive(func(ctx context.Context, _ message.Incoming) error {
+		<-release
 		select {
-		case <-release:
+		case <-time.After(connect.StopWithin / 10): // the commit
 			return ctx.Err()
 		case <-ctx.Done():
 			return ctx.Err()

@@ -111,8 +111,9 @@ func (g *Gate) Address() string {
 func (g *Gate) Addr() net.Addr { return g.listener.Addr() }
 
 // Begin is called before the first Accept. When ctx ends, or end is called, the gate stops: Accept returns, reads of its
-// connections end at once, writes at StopWrite. Commits take the context that it returns, which lets a stop wait for them.
-func (g *Gate) Begin(ctx context.Context) (commit context.Context, end func() error, err error) {
+// connections end at once, writes at StopWrite. Commits take the context that it returns, which lets a stop wait for them:
+// it ends StopCommit after the stop, or when end has seen work end. The error of end tells of work that did not.
+func (g *Gate) Begin(ctx context.Context) (commit context.Context, end func(work *sync.WaitGroup) error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.listener == nil {
@@ -122,12 +123,12 @@ func (g *Gate) Begin(ctx context.Context) (commit context.Context, end func() er
 	commit, release := connect.Grace(ctx, StopCommit)
 	g.commit = commit
 	unhook := context.AfterFunc(ctx, g.stop)
-	return commit, func() error {
+	return commit, func(work *sync.WaitGroup) error {
 		unhook()
 		cancel()
 		g.stop()
 		defer release()
-		return g.Await(&g.recording)
+		return errors.Join(g.await(work), g.await(&g.recording))
 	}, nil
 }
 
@@ -146,8 +147,8 @@ func (g *Gate) stop() {
 	}
 }
 
-// Await waits for what works on connections until StopReport after the stop.
-func (g *Gate) Await(work *sync.WaitGroup) error {
+// await waits for work on connections until StopReport after the stop.
+func (g *Gate) await(work *sync.WaitGroup) error {
 	done := make(chan struct{})
 	go func() {
 		work.Wait()

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -110,7 +111,7 @@ func TestHandshake(t *testing.T) {
 			if _, err := io.Copy(io.Discard, bad); err != nil && strings.Contains(err.Error(), "timeout") {
 				t.Error("the connection is still open")
 			}
-			if err := end(); err != nil {
+			if err := end(new(sync.WaitGroup)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -162,7 +163,7 @@ func TestHandshakeHasItsOwnTime(t *testing.T) {
 	if err := <-greeted; err != nil {
 		t.Errorf("the peer: %v", err)
 	}
-	if err := end(); err != nil {
+	if err := end(new(sync.WaitGroup)); err != nil {
 		t.Error(err)
 	}
 }
@@ -193,7 +194,7 @@ func TestStopOutlastsDeadlines(t *testing.T) {
 	}
 	defer conn.Close()
 	cancel()
-	if err := end(); err != nil {
+	if err := end(new(sync.WaitGroup)); err != nil {
 		t.Error(err)
 	}
 	for _, set := range []func(time.Time) error{conn.SetDeadline, conn.SetReadDeadline} {

@@ -120,7 +120,7 @@ func (in *Inbound) Serve(ctx context.Context) error {
 		_ = server.Close() // an error here means that a connection is closed
 	}
 	in.running.close()
-	if err = errors.Join(err, end(), in.gate.Await(&in.running.work)); err != nil {
+	if err = errors.Join(err, end(&in.running.work)); err != nil {
 		return fmt.Errorf("http inbound %s: %w", in.cfg.Name, err)
 	}
 	return nil

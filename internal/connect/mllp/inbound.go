@@ -115,7 +115,7 @@ func (in *Inbound) Serve(ctx context.Context) error {
 	if in.gate.Stopped() {
 		err = nil
 	}
-	if err = errors.Join(err, end(), in.gate.Await(&conns)); err != nil {
+	if err = errors.Join(err, end(&conns)); err != nil {
 		return fmt.Errorf("mllp inbound %s: %w", in.cfg.Name, err)
 	}
 	return nil
