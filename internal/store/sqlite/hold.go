@@ -20,6 +20,7 @@ const (
 	sqlFailed = `INSERT INTO streaks (kind, name, failures) VALUES (?, ?, 1)
 		ON CONFLICT DO UPDATE SET failures = failures + 1 RETURNING failures`
 	sqlEndStreak = `DELETE FROM streaks WHERE kind = ? AND name = ?`
+	sqlStreaks   = `SELECT count(*) FROM streaks`
 
 	sqlTried = `SELECT id, message, number, state = 'READY' AND attempts > 0 FROM deliveries
 		WHERE outbound = ? AND inbound = ? AND state IN ('RESERVED','READY') ORDER BY place, sub LIMIT 1`
@@ -60,8 +61,9 @@ func (t *tx) hold(h message.Hold) error {
 // streak counts failures in a row, and holds the target at as many as the outcome says.
 func (t *tx) streak(of message.Target, out message.Outcome) error {
 	if out.State != message.RunError {
-		return t.run(sqlEndStreak, of.Kind, of.Name)
+		return t.endStreak(of)
 	}
+	t.streaks = nil
 	var failures int
 	if err := t.row(sqlFailed, []any{of.Kind, of.Name}, &failures); err != nil {
 		return err
@@ -70,6 +72,22 @@ func (t *tx) streak(of message.Target, out message.Outcome) error {
 		return nil
 	}
 	return t.hold(message.Hold{Target: of, Reason: fmt.Sprintf("%d failures in a row, the last: %s", failures, out.Reason)})
+}
+
+// endStreak begins the count of failures anew. There is seldom a row, so that there is none is remembered.
+func (t *tx) endStreak(of message.Target) error {
+	if t.streaks == nil {
+		t.streaks = new(int)
+		if err := t.row(sqlStreaks, nil, t.streaks); err != nil {
+			return err
+		}
+	}
+	if *t.streaks == 0 {
+		return nil
+	}
+	n, err := t.change(sqlEndStreak, of.Kind, of.Name)
+	*t.streaks -= int(n)
+	return err
 }
 
 // Release ends the holds of a target; see store.Store.
@@ -96,7 +114,7 @@ func (t *tx) release(of message.Target, bury bool) (released []message.Hold, err
 		return err
 	})
 	if err == nil {
-		err = t.run(sqlEndStreak, of.Kind, of.Name)
+		err = t.endStreak(of)
 	}
 	for i := range released {
 		if bury && err == nil && released[i].Inbound != "" {

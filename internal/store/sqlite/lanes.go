@@ -11,7 +11,7 @@ import (
 // The queues that hold something: kind and name, the inbound of an outbound's lane, how much waits, since when the oldest.
 const (
 	sqlRoutingLanes = `SELECT q.inbound, q.n, m.received FROM (SELECT inbound, count(*) AS n, min(id) AS first
-			FROM messages INDEXED BY messages_by_disposition WHERE disposition = 'RECEIVED' GROUP BY inbound) q
+			FROM messages INDEXED BY messages_open WHERE disposition = 'RECEIVED' AND ended IS NULL GROUP BY inbound) q
 		JOIN messages m ON m.id = q.first ORDER BY q.inbound`
 	sqlHandlerLanes = `SELECT q.handler, q.n, m.received FROM (SELECT handler, count(*) AS n, min(id) AS first
 			FROM runs WHERE state = 'PENDING' GROUP BY handler) q

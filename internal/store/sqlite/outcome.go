@@ -14,9 +14,12 @@ import (
 )
 
 const (
-	sqlPendingRun = `SELECT r.message, r.handler, r.state, m.inbound, m.sha256, m.body
-		FROM runs r JOIN messages m ON m.id = r.message WHERE r.id = ?`
-	sqlPlaces = `SELECT id, outbound, place FROM deliveries WHERE message = ? AND run = ? AND sub = 0 ORDER BY number`
+	// A row for each of its places; a run that may send nowhere has one without.
+	sqlPendingRun = `SELECT r.message, r.handler, r.state, m.inbound, m.sha256, m.body,
+			coalesce(d.id, 0), coalesce(d.outbound, ''), coalesce(d.place, 0)
+		FROM runs r JOIN messages m ON m.id = r.message
+		LEFT JOIN deliveries d ON d.message = r.message AND d.run = r.id AND d.sub = 0
+		WHERE r.id = ? ORDER BY d.number`
 	sqlEndRun = `UPDATE runs SET state = ?, reason = ?, fault_kind = ?, fault_type = ?, fault_text = ?, traceback = ?,
 		attempts = ?, code = ?, took_ns = ?, ended = ? WHERE id = ?`
 	sqlTag = `INSERT INTO tags (message, name, value) VALUES (?, ?, ?)
@@ -57,24 +60,12 @@ func (s *Store) EndRun(ctx context.Context, run int64, out message.Outcome) erro
 // endHandler ends a handler's run; sums are the hashes of the sends' bodies, and large those that are stored already.
 func (t *tx) endHandler(run int64, out message.Outcome, sums []string, large map[string]*staged) error {
 	f := filling{tx: t, run: run, large: large}
-	var handler, ownSum string
-	var state message.RunState
-	var ownBody int64
-	switch err := t.row(sqlPendingRun, []any{run}, &f.message, &handler, &state, &f.inbound, &ownSum, &ownBody); {
-	case errors.Is(err, sql.ErrNoRows):
-		return fmt.Errorf("%w run", store.ErrNotFound)
-	case err != nil:
-		return err
-	case state != message.RunPending:
-		return fmt.Errorf("%w: the run is %s", store.ErrStale, state)
-	}
-	f.bodies = map[string]int64{ownSum: ownBody}
 	if err := f.load(); err != nil {
 		return err
 	}
 	for i, send := range out.Sends {
-		if f.places[send.To] == nil {
-			return fmt.Errorf("handler %q may not send to %q: it is not among the outbounds of its plan", handler, send.To)
+		if f.place(send.To) == nil {
+			return fmt.Errorf("handler %q may not send to %q: it is not among the outbounds of its plan", f.handler, send.To)
 		}
 		if err := f.send(send, sums[i]); err != nil {
 			return err
@@ -86,8 +77,11 @@ func (t *tx) endHandler(run int64, out message.Outcome, sums []string, large map
 	if err := t.endRun(f.message, run, out); err != nil {
 		return err
 	}
-	if err := t.streak(message.Target{Kind: message.KindHandler, Name: handler}, out); err != nil {
+	if err := t.streak(message.Target{Kind: message.KindHandler, Name: f.handler}, out); err != nil {
 		return err
+	}
+	if len(out.Sends) > 0 {
+		return nil // the message is open in what is to be delivered
 	}
 	return t.settle(f.message)
 }
@@ -115,10 +109,10 @@ func (t *tx) endRun(id message.ID, run int64, out message.Outcome) error {
 type filling struct {
 	tx      *tx
 	run     int64
+	handler string
 	message message.ID
 	inbound string
-	places  map[string]*place
-	order   []*place         // as they were reserved
+	places  []*place         // as they were reserved
 	bodies  map[string]int64 // the bodies that are stored already, by hash
 	large   map[string]*staged
 	number  int // the last one given out; 0: not looked up yet
@@ -132,17 +126,39 @@ type place struct {
 	sends    int
 }
 
+// load reads what is to be filled; store.ErrNotFound if there is no such run, store.ErrStale if it has ended.
 func (f *filling) load() error {
-	f.places = map[string]*place{}
-	return f.tx.rows(sqlPlaces, []any{f.message, f.run}, func(rows *sql.Rows) error {
+	var state message.RunState
+	err := f.tx.rows(sqlPendingRun, []any{f.run}, func(rows *sql.Rows) error {
 		var p place
-		if err := rows.Scan(&p.delivery, &p.outbound, &p.place); err != nil {
-			return err
+		var ownSum string
+		var ownBody int64
+		err := rows.Scan(&f.message, &f.handler, &state, &f.inbound, &ownSum, &ownBody, &p.delivery, &p.outbound, &p.place)
+		f.bodies = map[string]int64{ownSum: ownBody}
+		if p.delivery != 0 {
+			f.places = append(f.places, &p)
 		}
-		f.places[p.outbound] = &p
-		f.order = append(f.order, &p)
-		return nil
+		return err
 	})
+	switch {
+	case err != nil:
+		return err
+	case state == "":
+		return fmt.Errorf("%w run", store.ErrNotFound)
+	case state != message.RunPending:
+		return fmt.Errorf("%w: the run is %s", store.ErrStale, state)
+	}
+	return nil
+}
+
+// place is the one that the run has at an outbound; nil if there is none.
+func (f *filling) place(outbound string) *place {
+	for _, p := range f.places {
+		if p.outbound == outbound {
+			return p
+		}
+	}
+	return nil
 }
 
 // send fills the outbound's place, or stands right behind what the run has sent there before.
@@ -151,7 +167,7 @@ func (f *filling) send(s message.Send, sum string) error {
 	if err != nil {
 		return err
 	}
-	p := f.places[s.To]
+	p := f.place(s.To)
 	p.sends++
 	if p.sends == 1 {
 		return f.tx.run(sqlFill, body, p.delivery)
@@ -178,7 +194,7 @@ func (f *filling) body(b []byte, sum string) (int64, error) {
 // closeRest closes the places where nothing was sent.
 func (f *filling) closeRest() error {
 	now := micros(time.Now())
-	for _, p := range f.order {
+	for _, p := range f.places {
 		if p.sends > 0 {
 			continue
 		}

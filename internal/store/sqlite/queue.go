@@ -11,7 +11,7 @@ import (
 // What the engine asks all the time. Each is a few index look-ups, however long the queue is; TestPlans holds this.
 const (
 	sqlNextReceived = `SELECT ` + messageColumns + `, ` + bodyColumns + ` FROM messages m JOIN bodies b ON b.id = m.body
-		WHERE m.inbound = ? AND m.disposition = 'RECEIVED' ORDER BY m.id LIMIT 1`
+		WHERE m.inbound = ? AND m.disposition = 'RECEIVED' AND m.ended IS NULL ORDER BY m.id LIMIT 1`
 
 	sqlNextRun = `SELECT ` + messageColumns + `, ` + bodyColumns + `, r.id
 		FROM runs r JOIN messages m ON m.id = r.message JOIN bodies b ON b.id = m.body
@@ -39,20 +39,13 @@ const (
 	// While a run is pending, its places are there and nobody but its own end changes them.
 	sqlRunTo = `SELECT outbound FROM deliveries WHERE message = ? AND run = ? AND sub = 0 ORDER BY number`
 
-	// Each part counts what is open in an index, and looks at no row. Inbounds are found by skipping from one to the next, as
-	// their index holds every message that there is.
-	sqlWaiting = `WITH RECURSIVE name (inbound) AS (
-			SELECT min(inbound) FROM messages
-			UNION ALL
-			SELECT (SELECT min(inbound) FROM messages WHERE inbound > name.inbound) FROM name WHERE name.inbound IS NOT NULL
-		)
-		SELECT 'inbound', inbound, n FROM (
-			SELECT inbound, (SELECT count(*) FROM messages WHERE inbound = name.inbound AND disposition = 'RECEIVED') AS n FROM name
-		) WHERE n > 0
+	// Each part counts what is open in an index, and looks at no row.
+	sqlWaiting = `SELECT 'inbound', inbound, count(*) FROM messages INDEXED BY messages_open
+			WHERE disposition = 'RECEIVED' AND ended IS NULL GROUP BY inbound
 		UNION ALL SELECT 'handler', handler, count(*) FROM runs WHERE state = 'PENDING' GROUP BY handler
 		UNION ALL SELECT 'outbound', outbound, count(*) FROM deliveries WHERE state IN ('RESERVED','READY') GROUP BY outbound`
 
-	sqlUnfinished = `SELECT count(*) FROM messages WHERE disposition IN ('RECEIVED','ROUTED')`
+	sqlUnfinished = `SELECT count(*) FROM messages INDEXED BY messages_open WHERE ended IS NULL`
 )
 
 // NextReceived returns the oldest message of the inbound that awaits routing; see store.Store.

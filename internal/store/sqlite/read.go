@@ -20,8 +20,9 @@ const (
 	sqlPlanned   = `SELECT run, outbound FROM deliveries WHERE message = ? AND sub = 0 GROUP BY run, outbound ORDER BY min(number)`
 	sqlResubmits = `SELECT id FROM messages WHERE resubmits = ? ORDER BY id`
 	sqlTags      = `SELECT name, value FROM tags WHERE message = ?`
-	sqlCounts    = `SELECT disposition, count(*) FROM messages GROUP BY disposition`
-	sqlRefusals  = `SELECT inbound, peer, reason, size, at FROM refusals ORDER BY id DESC LIMIT ?`
+	sqlCounts    = `SELECT disposition, count(*) FROM messages INDEXED BY messages_open WHERE ended IS NULL GROUP BY disposition
+		UNION ALL SELECT disposition, count(*) FROM messages INDEXED BY messages_by_end WHERE ended IS NOT NULL GROUP BY disposition`
+	sqlRefusals = `SELECT inbound, peer, reason, size, at FROM refusals ORDER BY id DESC LIMIT ?`
 )
 
 // Timeline returns one message whole; see store.Reader. It is of one moment. A run's sends are among the deliveries, so

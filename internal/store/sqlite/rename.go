@@ -12,7 +12,7 @@ func renames(kind string) []string {
 	switch kind {
 	case message.KindInbound:
 		return []string{
-			`UPDATE messages SET inbound = ?2 WHERE inbound = ?1 AND disposition IN ('RECEIVED','ROUTED')`,
+			`UPDATE messages INDEXED BY messages_open SET inbound = ?2 WHERE inbound = ?1 AND ended IS NULL`,
 			`UPDATE deliveries INDEXED BY deliveries_open SET inbound = ?2 WHERE inbound = ?1 AND state IN ('RESERVED','READY')`,
 			`UPDATE OR REPLACE holds SET inbound = ?2 WHERE inbound = ?1`,
 		}

@@ -42,7 +42,11 @@ func (r *reader) search(ctx context.Context, q store.Query) ([]message.Message, 
 	if err != nil {
 		return nil, err
 	}
-	query, args := searchSQL(q, types, between)
+	inbounds, err := r.inbounds(ctx, q)
+	if err != nil || inbounds != nil && len(inbounds) == 0 {
+		return nil, err
+	}
+	query, args := searchSQL(q, types, inbounds, between)
 	var list []message.Message
 	rows, err := r.db.QueryContext(ctx, query, args...)
 	err = scanAll(rows, err, func(row scanner) error {
@@ -121,25 +125,53 @@ const sqlTypes = `WITH RECURSIVE t (type) AS (
 
 // types returns the message types with a prefix; nil if there are more than maxTypes.
 func (r *reader) types(ctx context.Context, prefix string) ([]string, error) {
+	return r.few(ctx, maxTypes, sqlTypes, prefix, prefixEnd(prefix))
+}
+
+// maxInbounds bounds the branches of a query for a disposition.
+const maxInbounds = 400
+
+// Skips from one inbound to the next in the index, as sqlTypes does.
+var sqlInbounds = map[bool]string{false: inboundsIn("messages_open", "NULL"), true: inboundsIn("messages_by_inbound", "NOT NULL")}
+
+func inboundsIn(index, ended string) string {
+	least := "SELECT min(inbound) FROM messages INDEXED BY " + index + " WHERE ended IS " + ended
+	return "WITH RECURSIVE i (name) AS (" + least + " UNION ALL SELECT (" + least + ` AND inbound > i.name) FROM i WHERE i.name IS NOT NULL)
+	SELECT name FROM i WHERE name IS NOT NULL LIMIT ?`
+}
+
+// inbounds returns those that the messages of a query may have come by; nil if any may be, or more than maxInbounds.
+func (r *reader) inbounds(ctx context.Context, q store.Query) ([]string, error) {
+	switch {
+	case q.Inbound != "":
+		return []string{q.Inbound}, nil
+	case q.Disposition != "":
+		return r.few(ctx, maxInbounds, sqlInbounds[q.Disposition.Final()])
+	}
+	return nil, nil
+}
+
+// few returns what a query for names finds, whose last parameter is a limit; nil if there are more than most.
+func (r *reader) few(ctx context.Context, most int, query string, args ...any) ([]string, error) {
 	list := []string{}
-	rows, err := r.db.QueryContext(ctx, sqlTypes, prefix, prefixEnd(prefix), maxTypes+1)
+	rows, err := r.db.QueryContext(ctx, query, append(args, most+1)...)
 	err = scanAll(rows, err, func(row scanner) error {
 		var s string
 		err := row.Scan(&s)
 		list = append(list, s)
 		return err
 	})
-	if len(list) > maxTypes {
+	if len(list) > most {
 		list = nil
 	}
 	return list, err
 }
 
-// searchSQL builds the query. The rows of one (inbound, disposition), of one disposition or of one type stand in their
-// index by id, so a walk that needs several of them is a merge of ordered branches, which reads hardly more rows than it
-// returns and never sorts: SQLite does so for "UNION ALL ... ORDER BY" by itself. Indexes are named, since without
-// statistics the planner may prefer another one, however much it then walks.
-func searchSQL(q store.Query, types []string, between ids) (string, []any) {
+// searchSQL builds the query. The rows of one (inbound, disposition) or of one type stand in their index by id, so a walk that
+// needs several of them is a merge of ordered branches, which reads hardly more rows than it returns and never sorts: SQLite
+// does so for "UNION ALL ... ORDER BY" by itself. Indexes are named, since without statistics the planner may prefer another
+// one, however much it then walks. inbounds are those that there may be; nil where there are too many to ask one by one.
+func searchSQL(q store.Query, types, inbounds []string, between ids) (string, []any) {
 	b := branches{between: between}
 	switch {
 	case q.Tag != "":
@@ -150,15 +182,8 @@ func searchSQL(q store.Query, types []string, between ids) (string, []any) {
 		for _, t := range types {
 			b.add("INDEXED BY messages_by_type", q, t)
 		}
-	case q.Inbound != "" && q.Disposition == "":
-		for _, d := range message.Dispositions() {
-			q.Disposition = d
-			b.add("INDEXED BY messages_by_inbound", q, "")
-		}
-	case q.Inbound != "":
-		b.add("INDEXED BY messages_by_inbound", q, "")
-	case q.Disposition != "":
-		b.add("INDEXED BY messages_by_disposition", q, "")
+	case inbounds != nil:
+		b.standing(q, inbounds)
 	default:
 		b.add("NOT INDEXED", q, "") // by id, from the end
 	}
@@ -172,10 +197,28 @@ type branches struct {
 	args    []any
 }
 
+// standing adds the messages that match q, found by where they came from and how they stand.
+func (b *branches) standing(q store.Query, inbounds []string) {
+	all := []message.Disposition{q.Disposition}
+	if q.Disposition == "" {
+		all = message.Dispositions()
+	}
+	for _, in := range inbounds {
+		for _, d := range all {
+			q.Inbound, q.Disposition = in, d
+			if d.Final() {
+				b.add("INDEXED BY messages_by_inbound", q, "", "m.ended IS NOT NULL")
+			} else {
+				b.add("INDEXED BY messages_open", q, "", "m.ended IS NULL")
+			}
+		}
+	}
+}
+
 // add adds the messages that match q, found by an index, or by their tags; exactType, if there is one, stands in for q's prefix
-// of types.
-func (b *branches) add(index string, q store.Query, exactType string) {
-	conds := []string{"1"}
+// of types, and conds are what else is true of them.
+func (b *branches) add(index string, q store.Query, exactType string, conds ...string) {
+	conds = append(conds, "1")
 	where := func(cond string, args ...any) {
 		conds = append(conds, cond)
 		b.args = append(b.args, args...)

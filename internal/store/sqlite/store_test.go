@@ -69,7 +69,7 @@ func TestPlans(t *testing.T) {
 		want        []string
 	}{
 		{"NextReceived", sqlNextReceived, []any{"a"},
-			[]string{"SEARCH m USING INDEX messages_by_inbound (inbound=? AND disposition=?)"}},
+			[]string{"SEARCH m USING INDEX messages_open (inbound=? AND disposition=? AND ended=?)"}},
 		{"NextRun", sqlNextRun, []any{"h"},
 			[]string{"SEARCH runs USING COVERING INDEX runs_pending (handler=?)"}},
 		{"Heads", sqlHeads, []any{"o"},
@@ -78,8 +78,6 @@ func TestPlans(t *testing.T) {
 				"SEARCH deliveries USING INDEX deliveries_open (outbound=? AND inbound=?)",
 				"SEARCH d USING INTEGER PRIMARY KEY (rowid=?)"}},
 		{"RunTo", sqlRunTo, []any{1, 1}, []string{"SEARCH deliveries USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
-		{"Unfinished", sqlUnfinished, nil,
-			[]string{"SEARCH messages USING COVERING INDEX messages_by_disposition (disposition=?)"}},
 		{"Seen", sqlSeen, []any{"p", 1, 2, "h"}, []string{"SEARCH sources USING PRIMARY KEY (path=? AND size=? AND mtime=? AND sha256=?)"}},
 		{"settle", sqlSettle, []any{1},
 			[]string{"SEARCH runs USING INDEX runs_by_message (message=?)",
@@ -89,7 +87,9 @@ func TestPlans(t *testing.T) {
 		{"tried", sqlTried, []any{"o", "a"}, []string{"SEARCH deliveries USING INDEX deliveries_open (outbound=? AND inbound=?)"}},
 		{"lane head", sqlLaneHead, []any{"o", "a"}, []string{"SEARCH d USING INDEX deliveries_open (outbound=? AND inbound=?)"}},
 		{"resubmits", sqlResubmits, []any{1}, []string{"messages_resubmits (resubmits=?)"}},
-		{"places", sqlPlaces, []any{1, 1}, []string{"SEARCH deliveries USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
+		{"pending run", sqlPendingRun, []any{1}, []string{"SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
+		{"inbounds", sqlInbounds[true], []any{9}, []string{"SEARCH messages USING INDEX messages_by_inbound (inbound>?)"}},
+		{"open inbounds", sqlInbounds[false], []any{9}, []string{"SEARCH messages USING COVERING INDEX messages_open (inbound>?)"}},
 	} {
 		plan := explain(t, s, tt.query, tt.args...)
 		for _, want := range tt.want {
@@ -106,7 +106,7 @@ func wantNoScan(t *testing.T, name, plan string, mayUseTree bool) {
 	t.Helper()
 	for line := range strings.Lines(plan) {
 		line = strings.TrimSpace(line)
-		scan := strings.HasPrefix(line, "SCAN ") && line != "SCAN lane" && line != "SCAN CONSTANT ROW"
+		scan := strings.HasPrefix(line, "SCAN ") && line != "SCAN lane" && line != "SCAN i" && line != "SCAN CONSTANT ROW"
 		if scan || (strings.Contains(line, "TEMP B-TREE") && !mayUseTree) {
 			t.Errorf("%s: the plan has %q:\n%s", name, line, plan)
 		}
@@ -123,25 +123,30 @@ func TestSearchPlans(t *testing.T) {
 		want  string
 	}{
 		{store.Query{Inbound: "a"}, nil, "SEARCH m USING INDEX messages_by_inbound (inbound=? AND disposition=?)"},
+		{store.Query{Inbound: "a"}, nil, "SEARCH m USING INDEX messages_open (inbound=? AND disposition=? AND ended=?)"},
 		{store.Query{Inbound: "a", Disposition: message.Error, Before: 9}, nil,
 			"SEARCH m USING INDEX messages_by_inbound (inbound=? AND disposition=? AND rowid<?)"},
-		{store.Query{Disposition: message.Error}, nil, "SEARCH m USING INDEX messages_by_disposition (disposition=?)"},
-		{store.Query{Disposition: message.Error, Type: "A"}, nil, "SEARCH m USING INDEX messages_by_disposition (disposition=?)"},
+		{store.Query{Disposition: message.Error}, nil, "SEARCH m USING INDEX messages_by_inbound (inbound=? AND disposition=?)"},
+		{store.Query{Disposition: message.Routed, Type: "A"}, nil, "SEARCH m USING INDEX messages_open (inbound=? AND disposition=? AND ended=?)"},
 		{store.Query{Type: "A"}, []string{"A1", "A2", "A3"}, "SEARCH m USING INDEX messages_by_type (type=?)"},
 		{store.Query{Type: "A", Inbound: "a"}, []string{"A1"}, "SEARCH m USING INDEX messages_by_type (type=?)"},
 	} {
-		query, args := searchSQL(tt.q, tt.types, ids{})
+		inbounds := []string{tt.q.Inbound}
+		if tt.q.Inbound == "" {
+			inbounds = []string{"a", "b", "c"} // that there are
+		}
+		query, args := searchSQL(tt.q, tt.types, inbounds, ids{})
 		plan := explain(t, s, query, args...)
 		if !strings.Contains(plan, tt.want) {
 			t.Errorf("%+v: the plan has no %q:\n%s", tt.q, tt.want, plan)
 		}
 		wantNoScan(t, "search", plan, false)
 	}
-	query, args := searchSQL(store.Query{}, nil, ids{})
+	query, args := searchSQL(store.Query{}, nil, nil, ids{})
 	if plan := explain(t, s, query, args...); strings.Contains(plan, "TEMP B-TREE") {
 		t.Errorf("the newest messages are sorted:\n%s", plan)
 	}
-	query, args = searchSQL(store.Query{ControlID: "17", Inbound: "a", Disposition: message.Processed}, nil, ids{})
+	query, args = searchSQL(store.Query{ControlID: "17", Inbound: "a", Disposition: message.Processed}, nil, nil, ids{})
 	if plan := explain(t, s, query, args...); !strings.Contains(plan, "messages_by_control_id (control_id>? AND control_id<?)") {
 		t.Errorf("a control id is looked for in\n%s", plan)
 	}
@@ -153,8 +158,7 @@ func TestSearchPlans(t *testing.T) {
 		}
 	}
 	plan = explain(t, s, sqlWaiting)
-	for _, want := range []string{"SEARCH messages USING COVERING INDEX messages_by_inbound (inbound>?)",
-		"SEARCH messages USING COVERING INDEX messages_by_inbound (inbound=? AND disposition=?)",
+	for _, want := range []string{"SCAN messages USING COVERING INDEX messages_open",
 		"SCAN runs USING COVERING INDEX runs_pending", "SCAN deliveries USING INDEX deliveries_open"} {
 		if !strings.Contains(plan, want) {
 			t.Errorf("waiting work is looked for in\n%s", plan)

@@ -180,20 +180,24 @@ func (w *writer) transact(group []*op) []*op {
 		finish(group, err)
 		return nil
 	}
+	step := w.step
+	if len(group) == 1 {
+		step = w.only
+	}
 	results := make([]error, len(group))
 	for i, o := range group {
 		var lost bool
-		if results[i], lost = w.step(o); lost {
+		if results[i], lost = step(o); lost {
 			// "If the transaction is rolled back automatically by an error [full disk, I/O, memory], the ROLLBACK fails
 			// with an error, which is harmless" (sqlite.org/lang_transaction.html, section 3).
-			_ = w.tx.run("ROLLBACK")
+			_ = w.tx.undo("ROLLBACK")
 			o.finish(results[i])
 			return append(append([]*op(nil), group[:i]...), group[i+1:]...)
 		}
 	}
 	w.commits.Add(1)
 	if err := w.commit(); err != nil {
-		_ = w.tx.run("ROLLBACK")
+		_ = w.tx.undo("ROLLBACK")
 		finish(group, commitError(err))
 		return nil
 	}
@@ -212,7 +216,7 @@ func (w *writer) step(o *op) (err error, lost bool) {
 		return err, true
 	}
 	if err := w.call(o); err != nil {
-		undo := w.tx.run("ROLLBACK TO op")
+		undo := w.tx.undo("ROLLBACK TO op")
 		if undo == nil {
 			undo = w.tx.run("RELEASE op")
 		}
@@ -222,6 +226,12 @@ func (w *writer) step(o *op) (err error, lost bool) {
 		return err, true
 	}
 	return nil, false
+}
+
+// only runs an operation that has the transaction to itself, and loses that with it.
+func (w *writer) only(o *op) (err error, lost bool) {
+	err = w.call(o)
+	return err, err != nil
 }
 
 // call makes a panic of the operation its caller's error: it must not take the other callers with it.
@@ -255,6 +265,16 @@ func (w *writer) close() error {
 type tx struct {
 	conn  *sql.Conn
 	stmts map[string]*sql.Stmt // by text; the texts are constants, so it stays small
+
+	// What the rows say, as long as nothing is rolled back: nobody else writes.
+	places  places
+	streaks *int // how many rows; nil: not counted yet
+}
+
+// undo rolls back, and forgets what is known of the rows.
+func (t *tx) undo(rollback string) error {
+	t.places, t.streaks = places{}, nil
+	return t.run(rollback)
 }
 
 func (t *tx) stmt(query string) (*sql.Stmt, error) {

@@ -1,0 +1,11 @@
+package sqlite
+
+// schemaOpen has a message that moves on change one short index, and get into the long ones once, when it ends: they grow with
+// the store, and each page of them that a hand-over touches is written with it. ended stands in the short one, NULL each time, so
+// that what asks for it needs no look at the rows.
+const schemaOpen = `
+DROP INDEX messages_by_inbound;
+DROP INDEX messages_by_disposition;
+CREATE INDEX messages_open ON messages (inbound, disposition, ended) WHERE ended IS NULL;
+CREATE INDEX messages_by_inbound ON messages (inbound, disposition) WHERE ended IS NOT NULL;
+`
