@@ -59,9 +59,9 @@ func (s *slowStore) Replay(ctx context.Context, id message.ID, names message.Nam
 	return s.Store.Replay(ctx, id, names)
 }
 
-func (s *slowStore) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
+func (s *slowStore) ReceiveRouted(ctx context.Context, in message.Incoming, plans []message.Plan) (message.ID, bool, error) {
 	s.wait()
-	return s.Store.Receive(ctx, in)
+	return s.Store.ReceiveRouted(ctx, in, plans)
 }
 
 // ordersTOML has an inbound that a reload renames, as it does the handler, and one that stays as it is.
@@ -76,7 +76,7 @@ var renamesAll = strings.NewReplacer("[inbound.feed]", "[inbound.admissions]\nwa
 
 // TestOrdersDuringReload: an order that is being committed when a reload changes the pipelines is carried out as if it had come
 // before or after. Red without the lock in turn: a hold or a release is not heard of by the pipeline that goes on, and what is
-// replayed or resubmitted waits for a name that is gone. Red without Look in sink.Receive: a message waits for the next one.
+// replayed or resubmitted waits for a name that is gone. Red without the pipeline's endReceiving: what is received waits for one.
 func TestOrdersDuringReload(t *testing.T) {
 	needPython(t)
 	emr := message.Target{Kind: message.KindOutbound, Name: "emr"}
@@ -123,6 +123,29 @@ func TestOrdersDuringReload(t *testing.T) {
 			within(t, lookedAgain, func() bool { return len(receiver.got()) == c.sent })
 		})
 	}
+	// A reload that is refused late has had messages come through a pipeline that never runs. Red without Look in sink.Receive:
+	// such a one waits for the next.
+	t.Run("receive through a pipeline that is given up", func(t *testing.T) {
+		receiver := newEMR(t, nil)
+		o := &orderWorld{receiver: receiver, toml: fmt.Sprintf(ordersTOML, "127.0.0.1:0", receiver.Addr())}
+		o.open(t, stamp("0"), Options{})
+		runs := o.now.Load()
+		givenUp := *runs
+		givenUp.pipeline = pipeline.New(o.pipelineConfig(&givenUp))
+		o.now.Store(&givenUp)
+		slow, received := o.store.slow(), make(chan error, 1)
+		go func() {
+			_, err := sink{o.Engine}.Receive(t.Context(), message.Incoming{Inbound: "other", Body: numbered(1)})
+			received <- err
+		}()
+		<-slow.began
+		o.now.Store(runs)
+		close(slow.goes)
+		if err := <-received; err != nil {
+			t.Fatal(err)
+		}
+		within(t, lookedAgain, func() bool { return len(receiver.got()) == 1 })
+	})
 	t.Run("hold", func(t *testing.T) {
 		receiver := newEMR(t, nil)
 		held := make(chan string, 10)

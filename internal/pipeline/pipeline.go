@@ -2,7 +2,8 @@
 // runner of the user's functions and of a sender, and imports none of the packages that have them: package engine joins
 // them, and the tests use fakes and fake time.
 //
-// Order. Each inbound's messages are routed one at a time, in receive order; routing reserves a place in the lane of every
+// Order. Each inbound's messages are routed one at a time, in receive order, in the transaction that receives them where no
+// router has to be asked and none waits; routing reserves a place in the lane of every
 // outbound that a chosen handler may name. Each handler takes its messages one at a time, in the order in which they were
 // planned, and its outcome fills its places or closes them. Each outbound sends the head of a lane, waits for the commit
 // of its end, and only then looks for the next. A head that is still reserved makes its lane wait, and no other.
@@ -27,7 +28,7 @@ var ErrStopped = errors.New("pipeline is stopping")
 
 // Store is what the pipeline needs of the durable queue; package store documents the methods.
 type Store interface {
-	Receive(ctx context.Context, in message.Incoming) (message.ID, error)
+	ReceiveRouted(ctx context.Context, in message.Incoming, plans []message.Plan) (id message.ID, routed bool, err error)
 	NextReceived(ctx context.Context, inbound string) (*message.Message, error)
 	Route(ctx context.Context, id message.ID, plans []message.Plan, run message.Outcome) error
 	FailRoute(ctx context.Context, id message.ID, run message.Outcome) error
@@ -173,20 +174,32 @@ type Observer struct {
 type Pipeline struct {
 	cfg      Config
 	handlers map[string]*Handler
+	static   map[string][]string              // an inbound's handlers, where no router has to be asked
 	wake     map[message.Target]chan struct{} // there may be work
 	holds    holds
 	sends    map[string]*sends // by outbound
 
-	mu      sync.Mutex
-	stopped bool
+	mu        sync.Mutex
+	state     state
+	receiving sync.WaitGroup  // what Receive routes at once, while the pipeline moves
+	late      context.Context // ends when that is waited for no longer
 }
+
+// state is where a pipeline's life has got to.
+type state int
+
+const (
+	waits state = iota // for Run
+	moves
+	stopped
+)
 
 // New returns a pipeline that does nothing yet.
 func New(cfg Config) *Pipeline {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Pipeline{cfg: cfg, handlers: map[string]*Handler{}, wake: map[message.Target]chan struct{}{}, sends: map[string]*sends{}}
+	p := &Pipeline{cfg: cfg, handlers: map[string]*Handler{}, wake: map[message.Target]chan struct{}{}, static: map[string][]string{}, sends: map[string]*sends{}}
 	p.holds.changed() // since nothing was read
 	for _, in := range cfg.Inbounds {
 		p.wake[routing(in.Name)] = make(chan struct{}, 1)
@@ -194,6 +207,11 @@ func New(cfg Config) *Pipeline {
 	for i, h := range cfg.Handlers {
 		p.handlers[h.Name] = &cfg.Handlers[i]
 		p.wake[running(h.Name)] = make(chan struct{}, 1)
+	}
+	for _, in := range cfg.Inbounds {
+		if in.Router == nil && p.unknownHandler(in.Handlers) == "" {
+			p.static[in.Name] = in.Handlers
+		}
 	}
 	for _, o := range cfg.Outbounds {
 		p.wake[delivering(o.Name)] = make(chan struct{}, 1)
@@ -215,26 +233,49 @@ func delivering(outbound string) message.Target {
 	return message.Target{Kind: message.KindOutbound, Name: outbound}
 }
 
-// Receive commits one message and returns its id, or that of the message which it repeats; acknowledge it only after a nil error. It may be called from any
-// goroutine, before and while Run runs; once Run's context has ended it returns ErrStopped.
+// Receive commits one message and returns its id, or that of the message which it repeats; acknowledge it only after a nil
+// error. It may be called from any goroutine, before and while Run runs; once Run's context has ended it returns ErrStopped.
 func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
 	p.mu.Lock()
-	stopped := p.stopped
-	p.mu.Unlock()
-	if stopped {
-		return 0, ErrStopped
+	now := p.state
+	if now == moves {
+		p.receiving.Add(1)
+		defer p.receiving.Done()
 	}
-	id, err := p.cfg.Store.Receive(ctx, in)
+	p.mu.Unlock()
+	var plans []message.Plan
+	var names []string
+	switch now {
+	case stopped:
+		return 0, ErrStopped
+	case moves: // before that, another pipeline may have work under other names
+		plans, names = p.plan(p.static[in.Inbound])
+		late, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(p.late, cancel)()
+		ctx = late
+	}
+	id, routed, err := p.cfg.Store.ReceiveRouted(ctx, in, plans)
 	if errors.Is(err, message.ErrDuplicate) {
 		p.cfg.Log.Info("duplicate", "inbound", in.Inbound, "message", id)
 		return id, nil
 	}
-	p.kick(routing(in.Inbound)) // after an error, too: the commit may have happened
+	if routed || err != nil { // after an error, too: the commit may have happened
+		for _, name := range names {
+			p.kick(running(name))
+		}
+	}
+	if !routed {
+		p.kick(routing(in.Inbound))
+	}
 	if err != nil {
 		return 0, err
 	}
 	if f := p.cfg.Observer.Received; f != nil {
 		f(id, in.Inbound)
+	}
+	if f := p.cfg.Observer.Routed; f != nil && routed {
+		f(id, in.Inbound, names)
 	}
 	return id, nil
 }
@@ -246,6 +287,9 @@ func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID
 func (p *Pipeline) Run(ctx context.Context) error {
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	late, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	p.late = late
+	p.become(moves)
 	var work sync.WaitGroup
 	for i := range p.cfg.Inbounds {
 		work.Go(func() { p.routeAll(ctx, hard, &p.cfg.Inbounds[i]) })
@@ -262,9 +306,8 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		close(ended)
 	}()
 	<-ctx.Done()
-	p.mu.Lock()
-	p.stopped = true
-	p.mu.Unlock()
+	p.become(stopped)
+	defer p.endReceiving(giveUp)
 	t := time.NewTimer(p.cfg.Grace)
 	defer t.Stop()
 	select {
@@ -274,6 +317,20 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		<-ended
 	}
 	return nil
+}
+
+func (p *Pipeline) become(s state) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state = s
+}
+
+// endReceiving waits for what is being received and routed at once: whoever runs the pipeline may, when it has ended, give
+// other names to the work that there is.
+func (p *Pipeline) endReceiving(giveUp context.CancelFunc) {
+	defer time.AfterFunc(commitWithin, giveUp).Stop()
+	defer giveUp()
+	p.receiving.Wait()
 }
 
 // commitWithin is how long the store may take over one commit before it counts as failed. What a handler sends may be much,

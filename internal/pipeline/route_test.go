@@ -127,3 +127,84 @@ func TestRouterHeld(t *testing.T) {
 		}
 	})
 }
+
+// TestRoutedAtOnce: where no router has to be asked, a message is routed in the transaction that receives it. Red with plans
+// left out of Receive, and "after what waits" with the look for what waits left out of the store (storetest looks there, too).
+func TestRoutedAtOnce(t *testing.T) {
+	atOnce := func(r *rig) *peer {
+		emr := toEMR(r, nil)
+		r.store.fault = func(call string) (error, bool) {
+			if call == "Route" {
+				r.event("route")
+			}
+			return nil, false
+		}
+		return emr
+	}
+	t.Run("at once", func(t *testing.T) {
+		inTime(t, func(r *rig) {
+			emr := atOnce(r)
+			r.start()
+			r.receive("adt", "A01", "A02")
+			emr.got(t, "A01", "A02")
+			if n := r.saw("route"); n != 0 {
+				t.Errorf("%d messages were routed by themselves", n)
+			}
+		})
+	})
+	t.Run("after what waits", func(t *testing.T) {
+		inTime(t, func(r *rig) {
+			emr := atOnce(r)
+			r.start()
+			if err := r.store.Hold(r.t.Context(), message.Hold{Target: routing("adt"), Reason: "by hand"}); err != nil {
+				t.Fatal(err)
+			}
+			r.p.Look(routing("adt"))
+			r.receive("adt", "A01", "A02")
+			emr.got(t)
+			if _, err := r.p.Release(r.t.Context(), routing("adt"), false); err != nil {
+				t.Fatal(err)
+			}
+			r.receive("adt", "A03")
+			r.pass(time.Second)
+			emr.got(t, "A01", "A02", "A03")
+		})
+	})
+}
+
+// TestReceiveOutlivesNoRun: Run does not return while a message is being received under the plans of its handlers, and gives up
+// one that the store does not end. Red without endReceiving, and without late in Receive.
+func TestReceiveOutlivesNoRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes, stop time.Duration
+		received    int
+	}{
+		"slow":  {3 * time.Second, 2 * time.Second, 1},
+		"hangs": {time.Hour, commitWithin, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(r *rig) {
+				toEMR(r, nil)
+				r.store.latency = func(call string) time.Duration {
+					if call == "Receive" {
+						return c.takes
+					}
+					return 0
+				}
+				r.start()
+				told := make(chan error, 1)
+				go func() {
+					_, err := r.p.Receive(r.t.Context(), message.Incoming{Inbound: "adt", Body: []byte("A01")})
+					told <- err
+				}()
+				r.pass(time.Second)
+				if took := r.stop(); took != c.stop {
+					t.Errorf("the stop took %v, want %v", took, c.stop)
+				}
+				if err := <-told; (err == nil) != (c.received == 1) || len(r.store.messages) != c.received {
+					t.Errorf("%v, %d messages", err, len(r.store.messages))
+				}
+			})
+		})
+	}
+}

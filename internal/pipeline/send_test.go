@@ -231,7 +231,7 @@ func TestReceiveErrors(t *testing.T) {
 		r.store.fault = func(string) (error, bool) { return errFull, false }
 		r.inbound("adt", nil)
 		r.start()
-		if _, err := r.p.Receive(t.Context(), message.Incoming{Inbound: "adt"}); err == nil || err.Error() != errFull.Error() {
+		if _, err := r.p.Receive(r.t.Context(), message.Incoming{Inbound: "adt"}); err == nil || err.Error() != errFull.Error() {
 			t.Errorf("got error %v", err)
 		}
 	})

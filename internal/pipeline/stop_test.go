@@ -36,7 +36,7 @@ func TestReceiveAfterStop(t *testing.T) {
 		r.cancel()
 		synctest.Wait() // the handler is still at it
 		for range 2 {
-			id, err := r.p.Receive(t.Context(), message.Incoming{Inbound: "adt"})
+			id, err := r.p.Receive(r.t.Context(), message.Incoming{Inbound: "adt"})
 			if !errors.Is(err, ErrStopped) || id != 0 || len(r.store.messages) != 1 {
 				t.Errorf("receive: id %d, error %v, %d messages", id, err, len(r.store.messages))
 			}

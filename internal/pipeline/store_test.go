@@ -94,17 +94,23 @@ func (s *memory) do(ctx context.Context, call string, act func() error) error {
 	return act()
 }
 
-func (s *memory) Receive(ctx context.Context, in message.Incoming) (id message.ID, err error) {
+func (s *memory) ReceiveRouted(ctx context.Context, in message.Incoming, plans []message.Plan) (id message.ID, routed bool, err error) {
 	err = s.do(ctx, "Receive", func() error {
+		waits := slices.ContainsFunc(s.messages, func(m *memMessage) bool { return m.Inbound == in.Inbound && m.Disposition == message.Received }) ||
+			slices.ContainsFunc(s.held, func(h message.Hold) bool { return h.Target == routing(in.Inbound) })
 		id = message.ID(len(s.messages) + 1)
-		s.messages = append(s.messages, &memMessage{Message: message.Message{ID: id, Inbound: in.Inbound, Type: in.Type,
-			Disposition: message.Received, Body: slices.Clone(in.Body)}})
+		m := &memMessage{Message: message.Message{ID: id, Inbound: in.Inbound, Type: in.Type, Disposition: message.Received,
+			Body: slices.Clone(in.Body)}}
+		s.messages = append(s.messages, m)
+		if routed = len(plans) > 0 && !waits; routed {
+			return s.route(m, plans, message.Outcome{State: message.RunSent})
+		}
 		return nil
 	})
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return id, nil
+	return id, routed, nil
 }
 
 func (s *memory) NextReceived(ctx context.Context, inbound string) (next *message.Message, err error) {
@@ -122,35 +128,36 @@ func (s *memory) NextReceived(ctx context.Context, inbound string) (next *messag
 }
 
 func (s *memory) Route(ctx context.Context, id message.ID, plans []message.Plan, run message.Outcome) error {
-	return s.do(ctx, "Route", func() error {
-		m := s.messages[id-1]
-		switch {
-		case m.Disposition != message.Received:
-			return errStale
-		case run.State != message.RunSent:
-			return s.breach("route message %d with a run that is %q", id, run.State)
+	return s.do(ctx, "Route", func() error { return s.route(s.messages[id-1], plans, run) })
+}
+
+func (s *memory) route(m *memMessage, plans []message.Plan, run message.Outcome) error {
+	switch {
+	case m.Disposition != message.Received:
+		return errStale
+	case run.State != message.RunSent:
+		return s.breach("route message %d with a run that is %q", m.ID, run.State)
+	}
+	var seen []string
+	for _, p := range plans {
+		if slices.Contains(seen, p.Handler) {
+			return s.breach("handler %q is planned twice", p.Handler)
 		}
-		var seen []string
-		for _, p := range plans {
-			if slices.Contains(seen, p.Handler) {
-				return s.breach("handler %q is planned twice", p.Handler)
-			}
-			seen = append(seen, p.Handler)
+		seen = append(seen, p.Handler)
+	}
+	m.Disposition = message.Routed
+	if run.Attempts > 0 {
+		s.addRun(m, message.Run{State: run.State, Outcome: run})
+	}
+	for _, p := range plans {
+		r := s.addRun(m, message.Run{Handler: p.Handler, To: slices.Clone(p.To), State: message.RunPending})
+		for _, to := range p.To {
+			s.place++
+			s.addDelivery(&memDelivery{msg: m, run: r, place: s.place, Delivery: message.Delivery{Outbound: to, State: message.Reserved}})
 		}
-		m.Disposition = message.Routed
-		if run.Attempts > 0 {
-			s.addRun(m, message.Run{State: run.State, Outcome: run})
-		}
-		for _, p := range plans {
-			r := s.addRun(m, message.Run{Handler: p.Handler, To: slices.Clone(p.To), State: message.RunPending})
-			for _, to := range p.To {
-				s.place++
-				s.addDelivery(&memDelivery{msg: m, run: r, place: s.place, Delivery: message.Delivery{Outbound: to, State: message.Reserved}})
-			}
-		}
-		s.derive(m)
-		return nil
-	})
+	}
+	s.derive(m)
+	return nil
 }
 
 func (s *memory) addRun(m *memMessage, run message.Run) *memRun {
@@ -385,7 +392,8 @@ func (s *memory) Release(ctx context.Context, t message.Target, bury bool) (rele
 				s.buryHead(h.Target)
 			}
 		}
-		s.held, s.streaks[t] = rest, 0
+		s.held = rest
+		delete(s.streaks, t)
 		return nil
 	})
 	return released, err

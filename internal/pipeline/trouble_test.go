@@ -51,7 +51,7 @@ func TestUnknownCommit(t *testing.T) {
 				}
 				emr := toEMR(r, badAndGood())
 				r.start()
-				_, err := r.p.Receive(t.Context(), message.Incoming{Inbound: "adt", Body: []byte(c.body)})
+				_, err := r.p.Receive(r.t.Context(), message.Incoming{Inbound: "adt", Body: []byte(c.body)})
 				if (err != nil) != (c.call == "Receive") {
 					t.Errorf("receive: %v", err)
 				}
@@ -86,7 +86,7 @@ func TestLateCommit(t *testing.T) {
 		emr := toEMR(r, nil)
 		r.start()
 		synctest.Wait()
-		if _, err := r.store.Receive(t.Context(), message.Incoming{Inbound: "adt", Body: []byte("A01")}); err != nil {
+		if _, _, err := r.store.ReceiveRouted(t.Context(), message.Incoming{Inbound: "adt", Body: []byte("A01")}, nil); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(lookAgain)
@@ -100,17 +100,22 @@ func TestStoreFailsForAWhile(t *testing.T) {
 	for _, failing := range []string{"NextReceived", "Route", "NextRun", "EndRun", "Heads", "DeliveryBody", "Delivered", "Retry", "Bury", "all"} {
 		t.Run(failing, func(t *testing.T) {
 			inTime(t, func(r *rig) {
-				until := time.Now().Add(100 * time.Second)
+				until, failed := time.Now().Add(100*time.Second), 0
 				r.store.fault = func(call string) (error, bool) {
 					if (call == failing || failing == "all" && call != "Receive") && time.Now().Before(until) {
+						failed++
 						return errFull, false
 					}
 					return nil, false
 				}
 				emr := toEMR(r, badAndGood())
+				r.cfg.Inbounds[0].Router = choose("admit") // without one, a message is routed in its Receive
 				r.start()
 				r.receive("adt", "A01", "late", "dead", "A03")
 				r.pass(5 * time.Minute)
+				if failed == 0 {
+					t.Error("nothing failed")
+				}
 				emr.got(t, "A01", "late", "A03")
 				if emr.tries() != 5 {
 					t.Errorf("%d tries, want 5", emr.tries())

@@ -121,6 +121,10 @@ type Store interface {
 	// Receive commits one message and returns its id. Ids ascend in commit order. A duplicate (message.Incoming.Once) is not
 	// received again: message.ErrDuplicate, with the id that it has, and that it came again is counted there.
 	Receive(ctx context.Context, in message.Incoming) (message.ID, error)
+	// ReceiveRouted is Receive, and with it Route for a message that no router has to look at, all or none. routed is false, and
+	// the message awaits its routing, if there are no plans, if messages that its inbound received before await theirs, or if
+	// the inbound is held.
+	ReceiveRouted(ctx context.Context, in message.Incoming, plans []Plan) (id message.ID, routed bool, err error)
 	// Refuse records what an inbound turned away.
 	Refuse(ctx context.Context, r message.Refusal) error
 	// Seen says whether a file with this identity (path, size, mtime and hash) was received already, and as what, which may be

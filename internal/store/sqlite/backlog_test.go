@@ -61,7 +61,7 @@ func TestBacklog(t *testing.T) {
 	s := openAt(t, path, Options{})
 	body := bytes.Repeat([]byte("x"), 2048)
 	inSteps(t, s, 1, message.ID(waiting), func(t *tx, _ message.ID) error {
-		_, err := t.receive(message.Incoming{Inbound: "in", Body: body}, "", nil)
+		_, err := t.receive(message.Incoming{Inbound: "in", Body: body}, "", nil, message.Received)
 		return err
 	})
 	must(t, s.Close())

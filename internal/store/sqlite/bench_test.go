@@ -108,7 +108,7 @@ func eightSmall(count *atomic.Int64) func(send func(message.Incoming, *atomic.In
 // receiveEnded receives a thousand messages that have ended.
 func receiveEnded(t *tx) error {
 	for range 1000 {
-		id, err := t.receive(smallMessage(), "", nil)
+		id, err := t.receive(smallMessage(), "", nil, message.Received)
 		if err == nil {
 			err = t.route(message.ID(id), nil, message.Outcome{})
 		}

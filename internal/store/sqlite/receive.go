@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
 )
 
 // maxBody is SQLite's own default limit (sqlite.org/limits.html, SQLITE_MAX_LENGTH), less room for the row. It is checked
@@ -26,7 +27,7 @@ func checkBody(b []byte) error {
 
 const (
 	sqlInsertMessage = `INSERT INTO messages (inbound, peer, type, control_id, received, size, sha256, disposition, body,
-		resubmits) VALUES (?, ?, ?, ?, ?, ?, ?, 'RECEIVED', ?, nullif(?, 0))`
+		resubmits) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0))`
 	// The first message of a file keeps it: it is the one that was processed.
 	sqlInsertSource = `INSERT INTO sources (path, size, mtime, sha256, message, seen) VALUES (?, ?, ?, ?, ?, ?)
 		ON CONFLICT DO NOTHING`
@@ -36,33 +37,81 @@ const (
 // that the store does not have is store.ErrNotFound. A duplicate, as in.Once says, is message.ErrDuplicate with the id of the
 // message that it repeats; the newest thousand with its control id are looked at.
 func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
-	if err := checkBody(in.Body); err != nil {
-		return 0, fmt.Errorf("receive: %w", err)
-	}
-	sum := sha256.Sum256(in.Body) // here, not on the writer, which everyone waits for
-	if in.Received.IsZero() {
-		in.Received = time.Now()
-	}
-	large, err := s.stage(ctx, in.Body)
-	if err != nil {
-		return 0, fmt.Errorf("receive: %w", err)
-	}
-	defer s.staging.drop(large)
-	var id, before int64
-	err = s.commit(ctx, inOneOp(in.Body), func(t *tx) (err error) {
-		before, err = t.repeat(in, hex.EncodeToString(sum[:]))
-		if before == 0 && err == nil {
-			id, err = t.receive(in, hex.EncodeToString(sum[:]), large)
+	id, _, err := s.ReceiveRouted(ctx, in, nil)
+	return id, err
+}
+
+// ReceiveRouted is Receive and Route in one transaction; see store.Store.
+func (s *Store) ReceiveRouted(ctx context.Context, in message.Incoming, plans []store.Plan) (message.ID, bool, error) {
+	r := receiving{in: in, plans: plans}
+	err := errors.Join(checkBody(in.Body), checkPlans(plans))
+	if err == nil {
+		sum := sha256.Sum256(in.Body) // here, not on the writer, which everyone waits for
+		r.sum = hex.EncodeToString(sum[:])
+		if in.Received.IsZero() {
+			r.in.Received = time.Now()
 		}
-		return err
-	})
+		r.large, err = s.stage(ctx, in.Body)
+	}
+	if err == nil {
+		defer s.staging.drop(r.large)
+		err = s.commit(ctx, inOneOp(in.Body), r.do)
+	}
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("receive: %w", err)
-	case before != 0:
-		return message.ID(before), message.ErrDuplicate
+		return 0, false, fmt.Errorf("receive: %w", err)
+	case r.repeats:
+		return message.ID(r.id), false, message.ErrDuplicate
 	}
-	return message.ID(id), nil
+	return message.ID(r.id), r.routed, nil
+}
+
+// receiving is one message on its way in.
+type receiving struct {
+	in    message.Incoming
+	plans []store.Plan
+	sum   string // of the body, which is large if it is stored already
+	large *staged
+
+	id      int64
+	repeats bool // the message with this id
+	routed  bool
+}
+
+// do is what the writer does.
+func (r *receiving) do(t *tx) error {
+	before, err := t.repeat(r.in, r.sum)
+	if before != 0 || err != nil {
+		r.id, r.repeats = before, true
+		return err
+	}
+	stands := message.Received
+	if r.routed, err = t.mayRoute(r.in.Inbound, r.plans); err != nil {
+		return err
+	}
+	if r.routed {
+		stands = message.Routed
+	}
+	r.repeats = false
+	if r.id, err = t.receive(r.in, r.sum, r.large, stands); err != nil || !r.routed {
+		return err
+	}
+	return t.reserve(message.ID(r.id), r.in.Inbound, r.plans, 0)
+}
+
+const sqlWaitsForRoute = `SELECT EXISTS (SELECT 1 FROM messages INDEXED BY messages_open
+		WHERE inbound = ?1 AND disposition = 'RECEIVED' AND ended IS NULL)
+	OR EXISTS (SELECT 1 FROM holds WHERE kind = 'inbound' AND name = ?1)`
+
+// mayRoute says whether a message that comes now can be routed at once: it has somewhere to go, its inbound is not held, and
+// it overtakes none of those that came before.
+func (t *tx) mayRoute(inbound string, plans []store.Plan) (bool, error) {
+	if len(plans) == 0 {
+		return false, nil
+	}
+	var waits bool
+	err := t.row(sqlWaitsForRoute, []any{inbound}, &waits)
+	return !waits, err
 }
 
 // mostRepeats bounds the look for a duplicate: some senders give all messages one control id.
@@ -103,7 +152,7 @@ func (t *tx) repeat(in message.Incoming, sum string) (before int64, err error) {
 	return before, t.source(in, before)
 }
 
-func (t *tx) receive(in message.Incoming, sum string, large *staged) (int64, error) {
+func (t *tx) receive(in message.Incoming, sum string, large *staged, stands message.Disposition) (int64, error) {
 	if in.Resubmits != 0 {
 		if err := t.exists(in.Resubmits); err != nil {
 			return 0, err
@@ -114,7 +163,7 @@ func (t *tx) receive(in message.Incoming, sum string, large *staged) (int64, err
 		return 0, err
 	}
 	id, err := t.insert(sqlInsertMessage, in.Inbound, in.Peer, in.Type, in.ControlID, micros(in.Received),
-		len(in.Body), sum, body, in.Resubmits)
+		len(in.Body), sum, string(stands), body, in.Resubmits)
 	if err != nil {
 		return 0, err
 	}

@@ -51,9 +51,11 @@ type modelDelivery struct {
 	replayed           bool
 }
 
-func (m *model) receive(id message.ID, inbound, body string) {
+func (m *model) receive(id message.ID, inbound, body string) *modelMessage {
 	m.last = id
-	m.messages = append(m.messages, &modelMessage{id: id, inbound: inbound, body: body, disposition: message.Received})
+	msg := &modelMessage{id: id, inbound: inbound, body: body, disposition: message.Received}
+	m.messages = append(m.messages, msg)
+	return msg
 }
 
 func (m *model) route(msg *modelMessage, plans []store.Plan) {

@@ -20,20 +20,21 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 		m := &machine{fixture: &fixture{rt, open(t)}, model: model{held: map[message.Target]string{}, streaks: map[message.Target]int{}}}
 		defer func() { _ = m.s.Close() }()
 		actions := map[string]func(*rapid.T){
-			"receive":   m.receive,
-			"route":     m.route,
-			"failRoute": m.failRoute,
-			"endRun":    m.endRun,
-			"stray":     m.stray,
-			"deliver":   m.deliver,
-			"retry":     m.retry,
-			"bury":      m.bury,
-			"park":      m.park,
-			"release":   m.release,
-			"replay":    m.replay,
-			"stale":     m.stale,
-			"purge":     m.purgeStep,
-			"":          m.check,
+			"receive":       m.receive,
+			"receiveRouted": m.receiveRouted,
+			"route":         m.route,
+			"failRoute":     m.failRoute,
+			"endRun":        m.endRun,
+			"stray":         m.stray,
+			"deliver":       m.deliver,
+			"retry":         m.retry,
+			"bury":          m.bury,
+			"park":          m.park,
+			"release":       m.release,
+			"replay":        m.replay,
+			"stale":         m.stale,
+			"purge":         m.purgeStep,
+			"":              m.check,
 		}
 		if _, ok := m.s.(Reopener); ok {
 			actions["reopen"] = m.reopen
@@ -92,8 +93,24 @@ func (m *machine) receive(t *rapid.T) {
 	if id <= m.model.last {
 		t.Fatalf("id %d came after id %d", id, m.model.last)
 	}
-	m.model.receive(id, inbound, body)
-	m.touched = m.model.messages[len(m.model.messages)-1]
+	m.touched = m.model.receive(id, inbound, body)
+}
+
+func (m *machine) receiveRouted(t *rapid.T) {
+	inbound, body, plans := pick(t, inbounds(), "inbound"), drawBody(t, "body"), drawPlans(t)
+	may := len(plans) > 0 && m.model.held[message.Target{Kind: message.KindInbound, Name: inbound}] == "" &&
+		!slices.ContainsFunc(m.model.messages, func(msg *modelMessage) bool {
+			return msg.inbound == inbound && msg.disposition == message.Received
+		})
+	id, routed, err := m.s.ReceiveRouted(m.ctx(), message.Incoming{Inbound: inbound, Body: []byte(body)}, plans)
+	m.must(err)
+	if routed != may || id <= m.model.last {
+		t.Fatalf("id %d, routed %v; want an id over %d, routed %v", id, routed, m.model.last, may)
+	}
+	m.touched = m.model.receive(id, inbound, body)
+	if routed {
+		m.model.route(m.touched, plans)
+	}
 }
 
 // pickMessage draws a message that stands at a disposition.
@@ -109,14 +126,17 @@ func (m *machine) pickMessage(t *rapid.T, d message.Disposition) *modelMessage {
 }
 
 func (m *machine) route(t *rapid.T) {
-	msg := m.pickMessage(t, message.Received)
-	var plans []store.Plan
+	msg, plans := m.pickMessage(t, message.Received), drawPlans(t)
+	m.must(m.s.Route(m.ctx(), msg.id, plans, message.Outcome{State: message.RunSent}))
+	m.model.route(msg, plans)
+}
+
+func drawPlans(t *rapid.T) (plans []store.Plan) {
 	for _, h := range rapid.SliceOfNDistinct(rapid.SampledFrom(handlers()), 0, 3, rapid.ID[string]).Draw(t, "handlers") {
 		to := rapid.SliceOfNDistinct(rapid.SampledFrom(outbounds()), 0, 3, rapid.ID[string]).Draw(t, "to")
 		plans = append(plans, store.Plan{Handler: h, To: to})
 	}
-	m.must(m.s.Route(m.ctx(), msg.id, plans, message.Outcome{State: message.RunSent}))
-	m.model.route(msg, plans)
+	return plans
 }
 
 func (m *machine) failRoute(t *rapid.T) {

@@ -222,3 +222,40 @@ func testDuplicates(f *fixture) {
 		}
 	}
 }
+
+// testReceiveRouted: a message that needs no router is routed when it is received, unless its inbound is held or another one
+// waits there. Red with mayRoute's question left out, and with either part of it.
+func testReceiveRouted(f *fixture) {
+	receive := func(inbound string, want bool, plans ...store.Plan) message.ID {
+		f.Helper()
+		id, routed, err := f.s.ReceiveRouted(f.ctx(), message.Incoming{Inbound: inbound, Body: []byte("x")}, plans)
+		f.must(err)
+		equal(f, "routed", routed, want)
+		return id
+	}
+	id := receive("adt", true, plan("h1", "a", "b"), plan("h2", "b"))
+	f.wantDisposition(id, message.Routed, "")
+	equal(f, "runs", len(f.timeline(id).Runs), 2)
+	f.wantHead("b", id, 2, message.Reserved, "")
+
+	waits := receive("adt", false)
+	f.wantDisposition(waits, message.Received, "")
+	behind := receive("adt", false, plan("h1", "a"))
+	receive("lab", true, plan("h1", "a"))
+	f.route(waits)
+	f.route(behind, plan("h1", "a"))
+	receive("adt", true, plan("h1", "a"))
+
+	f.must(f.s.Hold(f.ctx(), message.Hold{Target: message.Target{Kind: message.KindInbound, Name: "adt"}, Reason: "by hand"}))
+	held := receive("adt", false, plan("h1", "a"))
+	f.wantDisposition(held, message.Received, "")
+
+	_, _, err := f.s.ReceiveRouted(f.ctx(), message.Incoming{Inbound: "lab"}, []store.Plan{plan("h", "a"), plan("h", "b")})
+	f.wantRefused("a handler planned twice", err)
+	again := message.Incoming{Inbound: "once", Body: []byte("x"), ControlID: "1", Once: time.Hour}
+	for _, want := range []error{nil, message.ErrDuplicate} {
+		_, routed, err := f.s.ReceiveRouted(f.ctx(), again, []store.Plan{plan("h1", "a")})
+		f.wantErr(err, want)
+		equal(f, "routed", routed, want == nil)
+	}
+}

@@ -31,6 +31,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		run  func(*fixture)
 	}{
 		{"Receive", testReceive},
+		{"ReceiveRouted", testReceiveRouted},
 		{"ReceiveKeepsBytes", testReceiveKeepsBytes},
 		{"NextReceived", testNextReceived},
 		{"Seen", testSeen},
