@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/store"
 )
 
 // BenchmarkReceive commits 1 KiB messages, each acknowledged after its fsync, from 1 and from 8 producers.
@@ -184,5 +185,29 @@ func BenchmarkHeads(b *testing.B) {
 		if err != nil || len(heads) != 8 {
 			b.Fatal(len(heads), err)
 		}
+	}
+}
+
+// BenchmarkMessage takes one message after the other through all of the store: five calls that ask, three that commit.
+func BenchmarkMessage(b *testing.B) {
+	s := openAt(b, newPath(b), Options{})
+	in := message.Incoming{Inbound: "adt", Type: "ADT^A01", ControlID: "1", Body: bytes.Repeat([]byte("x"), 1024)}
+	plans := []store.Plan{{Handler: "admit", To: []string{"emr"}}}
+	ctx := context.Background()
+	for b.Loop() {
+		_, routed, err := s.ReceiveRouted(ctx, in, plans)
+		if err != nil || !routed {
+			b.Fatal(routed, err)
+		}
+		run, m, err := s.NextRun(ctx, "admit")
+		must(b, err)
+		must(b, s.EndRun(ctx, run.ID, message.Outcome{State: message.RunSent, Attempts: 1, Sends: []message.Send{{To: "emr", Body: m.Body}}}))
+		heads, err := s.Heads(ctx, "emr")
+		if err != nil || len(heads) != 1 {
+			b.Fatal(heads, err)
+		}
+		_, err = s.DeliveryBody(ctx, heads[0].ID)
+		must(b, err)
+		must(b, s.Delivered(ctx, heads[0].ID, message.Receipt{Text: "AA"}))
 	}
 }

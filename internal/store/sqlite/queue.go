@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"coppice.dev/coppice/internal/message"
@@ -13,7 +14,9 @@ const (
 	sqlNextReceived = `SELECT ` + messageColumns + `, ` + bodyColumns + ` FROM messages m JOIN bodies b ON b.id = m.body
 		WHERE m.inbound = ? AND m.disposition = 'RECEIVED' AND m.ended IS NULL ORDER BY m.id LIMIT 1`
 
-	sqlNextRun = `SELECT ` + messageColumns + `, ` + bodyColumns + `, r.id
+	// While a run is pending, its places are there and nobody but its own end changes them.
+	sqlNextRun = `SELECT ` + messageColumns + `, ` + bodyColumns + `, r.id, (SELECT json_group_array(outbound) FROM (
+			SELECT outbound FROM deliveries d WHERE d.message = r.message AND d.run = r.id AND d.sub = 0 ORDER BY d.number))
 		FROM runs r JOIN messages m ON m.id = r.message JOIN bodies b ON b.id = m.body
 		WHERE r.id = (SELECT id FROM runs WHERE handler = ? AND state = 'PENDING' ORDER BY id LIMIT 1)`
 
@@ -35,9 +38,6 @@ const (
 		ORDER BY d.place, d.sub`
 
 	sqlSeen = `SELECT message FROM sources WHERE path = ? AND size = ? AND mtime = ? AND sha256 = ?`
-
-	// While a run is pending, its places are there and nobody but its own end changes them.
-	sqlRunTo = `SELECT outbound FROM deliveries WHERE message = ? AND run = ? AND sub = 0 ORDER BY number`
 
 	// Each part counts what is open in an index, and looks at no row.
 	sqlWaiting = `SELECT 'inbound', inbound, count(*) FROM messages INDEXED BY messages_open
@@ -70,7 +70,8 @@ func (s *Store) NextRun(ctx context.Context, handler string) (*message.Run, *mes
 	var r message.Run
 	var m message.Message
 	var body bodyCols
-	dest := append(append(messageDest(&m), body.dest()...), &r.ID)
+	var to []byte
+	dest := append(append(messageDest(&m), body.dest()...), &r.ID, &to)
 	found, err := s.one(ctx, sqlNextRun, []any{handler}, dest...)
 	if err == nil && found {
 		m.Body, err = body.whole(s.asks(ctx), sqlMessageChunks, int64(m.ID))
@@ -82,13 +83,7 @@ func (s *Store) NextRun(ctx context.Context, handler string) (*message.Run, *mes
 		return nil, nil, nil
 	}
 	r.Message, r.Handler, r.State = m.ID, handler, message.RunPending
-	err = s.each(ctx, sqlRunTo, []any{r.Message, r.ID}, func(row scanner) error {
-		var to string
-		err := row.Scan(&to)
-		r.To = append(r.To, to)
-		return err
-	})
-	if err != nil {
+	if err := json.Unmarshal(to, &r.To); err != nil {
 		return nil, nil, fmt.Errorf("places of run %d: %w", r.ID, err)
 	}
 	return &r, &m, nil

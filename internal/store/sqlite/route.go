@@ -189,39 +189,52 @@ func checkOutcome(out message.Outcome, allowed ...message.RunState) error {
 	return fmt.Errorf("an outcome of state %q is not one of %q", out.State, allowed)
 }
 
+// How the parts of a message stand, in one walk over its runs and one over its deliveries: whether one is open; the first that
+// failed for good, that filtered; whether there is a handler's run, and a delivery that was made.
 const (
-	sqlSettle = `SELECT
-		EXISTS (SELECT 1 FROM runs WHERE message = ?1 AND state = 'PENDING')
-			OR EXISTS (SELECT 1 FROM deliveries WHERE message = ?1 AND state IN ('RESERVED','READY')),
-		(SELECT reason FROM runs WHERE message = ?1 AND state = 'ERROR' AND replayed IS NULL ORDER BY id LIMIT 1),
-		(SELECT reason FROM deliveries WHERE message = ?1 AND state = 'DEAD' AND replayed IS NULL ORDER BY number LIMIT 1),
-		EXISTS (SELECT 1 FROM deliveries WHERE message = ?1 AND state = 'DONE'),
-		EXISTS (SELECT 1 FROM runs WHERE message = ?1 AND handler <> ''),
-		(SELECT reason FROM runs WHERE message = ?1 AND state = 'FILTERED' ORDER BY id LIMIT 1)`
+	sqlSettle = `SELECT ran.open OR sent.open, coalesce(ran.failed, 0), coalesce(sent.dead, 0), sent.done, ran.planned,
+			coalesce(ran.filtered, 0)
+		FROM (SELECT
+			coalesce(max(state = 'PENDING'), 0) AS open,
+			min(CASE WHEN state = 'ERROR' AND replayed IS NULL THEN id END) AS failed,
+			coalesce(max(handler <> ''), 0) AS planned,
+			min(CASE WHEN state = 'FILTERED' THEN id END) AS filtered
+			FROM runs WHERE message = ?1) ran,
+		(SELECT
+			coalesce(max(state IN ('RESERVED','READY')), 0) AS open,
+			min(CASE WHEN state = 'DEAD' AND replayed IS NULL THEN number END) AS dead,
+			coalesce(max(state = 'DONE'), 0) AS done
+			FROM deliveries WHERE message = ?1) sent`
+	sqlRunReason  = `SELECT reason FROM runs WHERE message = ? AND id = ?`
+	sqlDeadReason = `SELECT reason FROM deliveries WHERE message = ? AND number = ?`
 	sqlEndMessage = `UPDATE messages SET disposition = ?, reason = ?, ended = ? WHERE id = ?`
 )
 
 // settle derives the message's disposition after one of its parts has ended. While another part is open it stays ROUTED.
 // The reason is that of the first part that failed, runs before deliveries, or else of the first that filtered.
 func (t *tx) settle(id message.ID) error {
-	var (
-		open, done, planned         bool
-		runError, dead, filterCause sql.NullString
-	)
-	err := t.row(sqlSettle, []any{id}, &open, &runError, &dead, &done, &planned, &filterCause)
+	var open, done, planned bool
+	var failed, dead, filtered int64
+	err := t.row(sqlSettle, []any{id}, &open, &failed, &dead, &done, &planned, &filtered)
 	if err != nil || open {
 		return err
 	}
 	d, reason := message.Unrouted, ""
 	switch {
-	case runError.Valid:
-		d, reason = message.Error, runError.String
-	case dead.Valid:
-		d, reason = message.Error, dead.String
+	case failed != 0:
+		d, err = message.Error, t.row(sqlRunReason, []any{id, failed}, &reason)
+	case dead != 0:
+		d, err = message.Error, t.row(sqlDeadReason, []any{id, dead}, &reason)
 	case done:
 		d = message.Processed
 	case planned:
-		d, reason = message.Filtered, filterCause.String
+		d = message.Filtered
+		if filtered != 0 {
+			err = t.row(sqlRunReason, []any{id, filtered}, &reason)
+		}
+	}
+	if err != nil {
+		return err
 	}
 	return t.run(sqlEndMessage, string(d), oneLine(reason, maxReason), micros(time.Now()), id)
 }

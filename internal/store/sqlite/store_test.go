@@ -71,13 +71,12 @@ func TestPlans(t *testing.T) {
 		{"NextReceived", sqlNextReceived, []any{"a"},
 			[]string{"SEARCH m USING INDEX messages_open (inbound=? AND disposition=? AND ended=?)"}},
 		{"NextRun", sqlNextRun, []any{"h"},
-			[]string{"SEARCH runs USING COVERING INDEX runs_pending (handler=?)"}},
+			[]string{"SEARCH runs USING COVERING INDEX runs_pending (handler=?)", "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
 		{"Heads", sqlHeads, []any{"o"},
 			[]string{"SEARCH deliveries USING INDEX deliveries_open (outbound=?)",
 				"SEARCH deliveries USING INDEX deliveries_open (outbound=? AND inbound>?)",
 				"SEARCH deliveries USING INDEX deliveries_open (outbound=? AND inbound=?)",
 				"SEARCH d USING INTEGER PRIMARY KEY (rowid=?)"}},
-		{"RunTo", sqlRunTo, []any{1, 1}, []string{"SEARCH deliveries USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
 		{"Seen", sqlSeen, []any{"p", 1, 2, "h"}, []string{"SEARCH sources USING PRIMARY KEY (path=? AND size=? AND mtime=? AND sha256=?)"}},
 		{"settle", sqlSettle, []any{1},
 			[]string{"SEARCH runs USING INDEX runs_by_message (message=?)",
@@ -101,13 +100,19 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// wantNoScan checks that a plan walks no table and sorts nothing.
+// wantNoScan checks that a plan walks no table and sorts nothing. It may walk what it has found itself.
 func wantNoScan(t *testing.T, name, plan string, mayUseTree bool) {
 	t.Helper()
+	found := map[string]bool{"CONSTANT ROW": true, "lane": true, "i": true}
 	for line := range strings.Lines(plan) {
 		line = strings.TrimSpace(line)
-		scan := strings.HasPrefix(line, "SCAN ") && line != "SCAN lane" && line != "SCAN i" && line != "SCAN CONSTANT ROW"
-		if scan || (strings.Contains(line, "TEMP B-TREE") && !mayUseTree) {
+		for _, step := range []string{"CO-ROUTINE ", "MATERIALIZE "} {
+			if what, ok := strings.CutPrefix(line, step); ok {
+				found[what] = true
+			}
+		}
+		what, scan := strings.CutPrefix(line, "SCAN ")
+		if scan && !found[what] || (strings.Contains(line, "TEMP B-TREE") && !mayUseTree) {
 			t.Errorf("%s: the plan has %q:\n%s", name, line, plan)
 		}
 	}
