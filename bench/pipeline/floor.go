@@ -16,17 +16,17 @@ import (
 	"coppice.dev/coppice/internal/message"
 )
 
-// The floor: a queue in one SQLite table that makes the commits of Coppice, received -> routed -> outbound -> done, one
-// transaction each, and nothing else. No sandbox, no handler but one that passes the message on, no history, no places, no holds.
-// One writer takes what waits into one transaction, with synchronous=FULL.
+// The floor: a queue in one SQLite table that makes the commits of Coppice, received and routed -> outbound -> done, one
+// transaction each, and nothing else: with no router to ask, Coppice routes a message in the transaction that receives it. No
+// sandbox, no handler but one that passes the message on, no history, no places, no holds. One writer takes what waits into one transaction, with synchronous=FULL.
 const bareSchema = `
 CREATE TABLE messages (id INTEGER PRIMARY KEY, lane INTEGER NOT NULL, state INTEGER NOT NULL, control TEXT NOT NULL, body BLOB NOT NULL);
-CREATE INDEX open ON messages (lane, state, id) WHERE state < 3;`
+CREATE INDEX open ON messages (lane, state, id) WHERE state < 2;`
 
 const (
 	bareReceive = `INSERT INTO messages (lane, state, control, body) VALUES (?, 0, ?, ?)`
 	bareMove    = `UPDATE messages SET state = ? WHERE id = ?`
-	bareNext    = `SELECT id, control, body FROM messages WHERE lane = ? AND state = ? AND state < 3 ORDER BY id LIMIT 1`
+	bareNext    = `SELECT id, control, body FROM messages WHERE lane = ? AND state = ? AND state < 2 ORDER BY id LIMIT 1`
 )
 
 type bareQueue struct {
@@ -35,7 +35,7 @@ type bareQueue struct {
 	receive, move *sql.Stmt // of conn
 	next          *sql.Stmt
 	ops           chan *bareOp
-	wake          [][3]chan struct{} // by lane and state
+	wake          [][2]chan struct{} // by lane and state
 	work          sync.WaitGroup
 	done          func(control string)
 	failed        chan error // takes the first error of a lane
@@ -49,7 +49,7 @@ type bareOp struct {
 
 // openBare makes the queue with its connections, and starts it.
 func openBare(b *bed, dir string) (_ *served, err error) {
-	q := &bareQueue{ops: make(chan *bareOp, 256), done: b.done, wake: make([][3]chan struct{}, b.lanes), failed: make(chan error, 1)}
+	q := &bareQueue{ops: make(chan *bareOp, 256), done: b.done, wake: make([][2]chan struct{}, b.lanes), failed: make(chan error, 1)}
 	if err := q.open(filepath.Join(dir, "bare.db")); err != nil {
 		return nil, errors.Join(err, q.close())
 	}
@@ -176,10 +176,9 @@ func (q *bareQueue) commit(stmt *sql.Stmt, args ...any) error {
 	return <-o.done
 }
 
-// start runs a lane's three steps, each of which takes the oldest message of its state and moves it on.
+// start runs a lane's two steps, each of which takes the oldest message of its state and moves it on.
 func (q *bareQueue) start(ctx context.Context, lane int, out *mllp.Outbound) {
 	steps := []func(control string, body []byte) error{
-		func(string, []byte) error { return nil }, // routed: there is one handler
 		func(string, []byte) error { return nil }, // handled: it passes the message on
 		func(control string, body []byte) error {
 			_, err := out.Send(ctx, message.Delivery{Control: control, Body: body})
