@@ -248,7 +248,8 @@ type Hold struct {
 	Target
 	Reason string    `json:"reason"` // one line
 	Since  time.Time `json:"since"`
-	// Buried, of one that was released, is the delivery that became a dead letter with it; empty if none did.
+	// Buried, of one that was released, is the delivery that became a dead letter with it; empty if none did. At an outbound that
+	// keeps no order it may be several, with commas between them.
 	Buried string `json:"dead_letter,omitempty"`
 }
 

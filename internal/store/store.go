@@ -6,7 +6,8 @@
 //
 // Places: routing reserves, in receive order, one place in the lane of every outbound that a chosen handler may name.
 // The handler's outcome fills its places, or closes them. The head of a lane is its oldest place that has not ended; a
-// head that is still reserved makes the lane wait. See Heads.
+// head that is still reserved makes the lane wait. See Heads. At an outbound that keeps no order whatever is ready may be sent: see
+// KeepOrder and Ready.
 package store
 
 import (
@@ -79,8 +80,11 @@ type DeadLetters struct {
 type Lane struct {
 	message.Target
 	Waiting int64
-	Oldest  time.Time         // when the oldest of the messages was received
-	Head    *message.Delivery // of an outbound's lane; without its body
+	Oldest  time.Time // when the oldest of the messages was received
+	// Unordered, of an outbound's lane: it keeps no order.
+	Unordered bool
+	// Head is that of an outbound's lane, without its body; of one that keeps no order, the oldest delivery that has been tried.
+	Head *message.Delivery
 }
 
 // Reader answers questions. All methods are safe for concurrent use and see committed state alone.
@@ -150,6 +154,14 @@ type Store interface {
 	// ErrStale if the run is not pending.
 	EndRun(ctx context.Context, run int64, out message.Outcome) error
 
+	// KeepOrder says whether the deliveries of an outbound leave in order, from now on; until it is called they do.
+	KeepOrder(ctx context.Context, outbound string, keep bool) error
+	// Ready returns, of each lane of an outbound that keeps no order, the first limit deliveries that have a body, oldest place
+	// first, without bodies. Of an outbound that keeps order it returns none: see Heads.
+	Ready(ctx context.Context, outbound string, limit int) ([]message.Delivery, error)
+	// StillReady says whether a delivery is ready, and how often it has been tried.
+	StillReady(ctx context.Context, delivery int64) (attempts int, ready bool, err error)
+
 	// Delivered ends a delivery that the receiver took, counting one attempt. ErrStale if it has ended. This and the two
 	// below refuse a delivery that is still reserved.
 	Delivered(ctx context.Context, delivery int64, r message.Receipt) error
@@ -167,7 +179,8 @@ type Store interface {
 	Hold(ctx context.Context, h message.Hold) error
 	// Release ends the holds of a target, for an outbound without an Inbound also those of its lanes, and returns them; none
 	// if nothing was held. Failures in a row count from zero again. With bury, the delivery that heads a lane which was held
-	// becomes a dead letter, if it has been tried, for the reason of its last failure.
+	// becomes a dead letter, if it has been tried, for the reason of its last failure; of a lane that keeps no order, all that are
+	// parked do, or else the oldest that has been tried.
 	Release(ctx context.Context, t message.Target, bury bool) ([]message.Hold, error)
 	// Replay makes a new attempt of each part of the message that failed for good: it is routed again, a handler runs
 	// again, a body is delivered again, each at the tail of its lane. What was stays in the timeline, marked as replayed.

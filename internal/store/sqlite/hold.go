@@ -124,8 +124,16 @@ func (t *tx) release(of message.Target, bury bool) (released []message.Hold, err
 	return released, err
 }
 
-// buryTried makes a dead letter of a lane's head, if that is a delivery that has been tried, and returns its name.
+// buryTried makes a dead letter of a lane's head, if that is a delivery that has been tried, and returns its name. A lane that keeps
+// no order has no head: see giveUp.
 func (t *tx) buryTried(lane message.Target) (string, error) {
+	var none bool
+	if err := t.row(sqlKeepsNone, []any{lane.Name}, &none); err != nil {
+		return "", err
+	}
+	if none {
+		return t.giveUp(lane)
+	}
 	var d message.Delivery
 	var tried bool
 	err := t.row(sqlTried, []any{lane.Name, lane.Inbound}, &d.ID, &d.Message, &d.Number, &tried)

@@ -16,8 +16,8 @@ const (
 	sqlHandlerLanes = `SELECT q.handler, q.n, m.received FROM (SELECT handler, count(*) AS n, min(id) AS first
 			FROM runs WHERE state = 'PENDING' GROUP BY handler) q
 		JOIN runs r ON r.id = q.first JOIN messages m ON m.id = r.message ORDER BY q.handler`
-	sqlOutboundLanes = `SELECT outbound, inbound, count(*) FROM deliveries WHERE state IN ('RESERVED','READY')
-		GROUP BY outbound, inbound`
+	sqlOutboundLanes = `SELECT outbound, inbound, count(*), EXISTS (SELECT 1 FROM unordered u WHERE u.outbound = deliveries.outbound)
+		FROM deliveries WHERE state IN ('RESERVED','READY') GROUP BY outbound, inbound`
 	sqlLaneHead = `SELECT ` + deliveryColumns + `, m.received FROM deliveries d JOIN messages m ON m.id = d.message
 		JOIN runs r ON r.id = d.run
 		WHERE d.outbound = ? AND d.inbound = ? AND d.state IN ('RESERVED','READY') ORDER BY d.place, d.sub LIMIT 1`
@@ -53,7 +53,7 @@ func (r *reader) outboundLanes(ctx context.Context) ([]store.Lane, error) {
 	var list []store.Lane
 	err := r.each(ctx, sqlOutboundLanes, nil, func(row scanner) error {
 		l := store.Lane{Target: message.Target{Kind: message.KindOutbound}}
-		err := row.Scan(&l.Name, &l.Inbound, &l.Waiting)
+		err := row.Scan(&l.Name, &l.Inbound, &l.Waiting, &l.Unordered)
 		list = append(list, l)
 		return err
 	})
@@ -67,6 +67,19 @@ func (r *reader) outboundLanes(ctx context.Context) ([]store.Lane, error) {
 			l.Head = &d
 			return err
 		})
+		if err == nil && l.Unordered {
+			err = r.laneTried(ctx, l)
+		}
 	}
 	return list, err
+}
+
+// laneTried puts the oldest delivery that has been tried in the place of the head.
+func (r *reader) laneTried(ctx context.Context, l *store.Lane) error {
+	l.Head = nil
+	return r.each(ctx, sqlLaneTried, []any{l.Name, l.Inbound}, func(row scanner) error {
+		d, err := scanDelivery(row)
+		l.Head = &d
+		return err
+	})
 }

@@ -202,6 +202,9 @@ func testClosed(f *fixture) {
 	_, _, errs["Seen"] = f.s.Seen(ctx, message.Source{})
 	_, errs["NextReceived"] = f.s.NextReceived(ctx, "adt")
 	_, _, errs["NextRun"] = f.s.NextRun(ctx, "h")
+	errs["KeepOrder"] = f.s.KeepOrder(ctx, "a", false)
+	_, errs["Ready"] = f.s.Ready(ctx, "a", 1)
+	_, _, errs["StillReady"] = f.s.StillReady(ctx, 1)
 	_, errs["Heads"] = f.s.Heads(ctx, "a")
 	_, errs["DeliveryBody"] = f.s.DeliveryBody(ctx, 1)
 	_, errs["Purgeable"] = f.s.Purgeable(ctx, store.PurgeRequest{})
@@ -213,7 +216,7 @@ func testClosed(f *fixture) {
 	_, errs["Timeline"] = f.s.Timeline(ctx, id)
 	_, errs["Counts"] = f.s.Counts(ctx)
 	_, errs["Refusals"] = f.s.Refusals(ctx, 1)
-	equal(f, "methods", len(errs), 23)
+	equal(f, "methods", len(errs), 26)
 	for method, err := range errs {
 		if err == nil {
 			f.Errorf("%s works after Close", method)

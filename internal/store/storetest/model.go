@@ -3,6 +3,7 @@ package storetest
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -18,6 +19,7 @@ type model struct {
 	held     map[message.Target]string // why
 	streaks  map[message.Target]int    // failures in a row
 	last     message.ID                // that was given out
+	none     map[string]bool           // the outbounds that keep no order
 }
 
 type modelMessage struct {
@@ -48,6 +50,7 @@ type modelDelivery struct {
 	body               string
 	reason             string
 	attempts, rejected int
+	waits              bool // for a next try
 	replayed           bool
 }
 
@@ -117,8 +120,9 @@ func (d *modelDelivery) delivered() {
 	d.message.settle()
 }
 
-func (d *modelDelivery) retry(reason string, rejected bool) {
+func (d *modelDelivery) retry(reason string, rejected, waits bool) {
 	d.attempts++
+	d.waits = waits
 	if rejected {
 		d.rejected++
 	}
@@ -267,6 +271,56 @@ func (m *model) heads(outbound string) []*modelDelivery {
 	}
 	slices.SortFunc(heads, order)
 	return heads
+}
+
+// ready lists what can be sent at an outbound, if that keeps no order: of each lane the first few, by place.
+func (m *model) ready(outbound string, limit int) (list []*modelDelivery) {
+	if !m.none[outbound] {
+		return nil
+	}
+	for _, msg := range m.messages {
+		for _, d := range msg.deliveries {
+			if d.outbound == outbound && d.state == message.Ready {
+				list = append(list, d)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b *modelDelivery) int {
+		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(a.sub, b.sub))
+	})
+	lanes := map[string]int{}
+	return slices.DeleteFunc(list, func(d *modelDelivery) bool {
+		lanes[d.message.inbound]++
+		return lanes[d.message.inbound] > limit
+	})
+}
+
+// giveUp buries what a release with bury does in a lane that was held.
+func (m *model) giveUp(lane message.Target) {
+	var list []*modelDelivery
+	if m.none[lane.Name] {
+		for _, d := range m.ready(lane.Name, math.MaxInt) {
+			if d.message.inbound == lane.Inbound && d.attempts > 0 {
+				list = append(list, d)
+			}
+		}
+		parked := slices.DeleteFunc(slices.Clone(list), func(d *modelDelivery) bool { return d.waits })
+		if len(parked) > 0 {
+			list = parked
+		} else if len(list) > 0 {
+			list = list[:1]
+		}
+	} else {
+		for _, h := range m.heads(lane.Name) {
+			if h.message.inbound == lane.Inbound && h.state == message.Ready && h.attempts > 0 {
+				list = append(list, h)
+			}
+		}
+	}
+	for _, d := range list {
+		d.state = message.Dead
+		d.message.settle()
+	}
 }
 
 // pendingRun is a run that awaits its handler, with its message.

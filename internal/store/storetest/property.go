@@ -3,6 +3,7 @@ package storetest
 import (
 	"crypto/sha256"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +18,8 @@ import (
 // testModel makes random hand-overs in a store and in the model, and compares the two after each.
 func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &machine{fixture: &fixture{rt, open(t)}, model: model{held: map[message.Target]string{}, streaks: map[message.Target]int{}}}
+		m := &machine{fixture: &fixture{rt, open(t)}, model: model{held: map[message.Target]string{}, streaks: map[message.Target]int{},
+			none: map[string]bool{}}}
 		defer func() { _ = m.s.Close() }()
 		actions := map[string]func(*rapid.T){
 			"receive":       m.receive,
@@ -31,6 +33,7 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 			"bury":          m.bury,
 			"park":          m.park,
 			"release":       m.release,
+			"keepOrder":     m.keepOrder,
 			"replay":        m.replay,
 			"stale":         m.stale,
 			"purge":         m.purgeStep,
@@ -184,9 +187,22 @@ func (m *machine) stray(t *rapid.T) {
 	m.wantRefused("a send outside of the plan", m.s.EndRun(m.ctx(), id, out))
 }
 
-// pickReady draws a head that can be sent, with its id in the store.
+// keepOrder changes whether an outbound keeps order, or says it again.
+func (m *machine) keepOrder(t *rapid.T) {
+	m.touched = nil
+	outbound, keep := pick(t, outbounds(), "outbound"), rapid.Bool().Draw(t, "keep")
+	m.must(m.s.KeepOrder(m.ctx(), outbound, keep))
+	m.model.none[outbound] = !keep
+}
+
+// pickReady draws a delivery that can be sent, with its id in the store: a head, or, where no order is kept, any.
 func (m *machine) pickReady(t *rapid.T) (*modelDelivery, int64) {
 	outbound := pick(t, outbounds(), "outbound")
+	if m.model.none[outbound] {
+		d := pick(t, m.model.ready(outbound, math.MaxInt), "delivery")
+		m.touched = d.message
+		return d, m.timeline(d.message.id).Deliveries[d.number-1].ID
+	}
 	var list []int
 	heads := m.model.heads(outbound)
 	for i, d := range heads {
@@ -212,8 +228,12 @@ func (m *machine) deliver(t *rapid.T) {
 func (m *machine) retry(t *rapid.T) {
 	d, id := m.pickReady(t)
 	reason, rejected := drawReason(t), rapid.Bool().Draw(t, "rejected")
-	m.must(m.s.Retry(m.ctx(), id, reason, rejected, time.Time{}))
-	d.retry(reason, rejected)
+	var next time.Time
+	if rapid.Bool().Draw(t, "waits") {
+		next = time.UnixMicro(1)
+	}
+	m.must(m.s.Retry(m.ctx(), id, reason, rejected, next))
+	d.retry(reason, rejected, !next.IsZero())
 }
 
 func (m *machine) bury(t *rapid.T) {
@@ -227,7 +247,7 @@ func (m *machine) park(t *rapid.T) {
 	d, id := m.pickReady(t)
 	reason := drawReason(t)
 	m.must(m.s.Park(m.ctx(), id, reason))
-	d.retry(reason, true)
+	d.retry(reason, true, false)
 	name := message.Delivery{Message: d.message.id, Number: d.number}.Name()
 	m.model.hold(outboundTarget(d.outbound, d.message.inbound), strings.TrimSpace("delivery "+name+": "+reason))
 }
@@ -249,11 +269,8 @@ func (m *machine) release(t *rapid.T) {
 	lanes := m.model.release(of)
 	equal(m.fixture, "released", len(released), before-len(m.model.held))
 	for _, lane := range lanes {
-		for _, h := range m.model.heads(lane.Name) {
-			if bury && h.message.inbound == lane.Inbound && h.state == message.Ready && h.attempts > 0 {
-				h.state = message.Dead
-				h.message.settle()
-			}
+		if bury {
+			m.model.giveUp(lane)
 		}
 	}
 }
@@ -311,6 +328,8 @@ func (m *machine) reopen(*rapid.T) {
 func (m *machine) check(*rapid.T) {
 	for _, out := range outbounds() {
 		m.checkHeads(out)
+		m.checkReady(out, 2)
+		m.checkReady(out, 100)
 	}
 	m.checkQueues()
 	m.checkDispositions()
@@ -331,6 +350,18 @@ func (m *machine) checkHeads(outbound string) {
 		want += fmt.Sprintf("[%s %s %s %s %d/%d]", name, d.state, brief(d.body), d.run.handler, d.attempts, d.rejected)
 	}
 	equal(m.fixture, "heads of "+outbound, got, want)
+}
+
+func (m *machine) checkReady(outbound string, limit int) {
+	want := []string{}
+	for _, d := range m.model.ready(outbound, limit) {
+		name := nth(d.message.id, d.number)
+		if d.attempts > 0 {
+			name += "*"
+		}
+		want = append(want, name)
+	}
+	m.wantReady(outbound, limit, want...)
 }
 
 func (m *machine) checkQueues() {
