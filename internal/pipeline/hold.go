@@ -97,31 +97,56 @@ func (p *Pipeline) Hold(ctx context.Context, h message.Hold) error {
 }
 
 // Release lets held work go on, and returns the holds that there were; what an outbound is to try again later it tries now.
-// With bury, what has been tried at the head of a held lane becomes a dead letter, once a send that is under way has ended.
+// With bury, what stands in the way in a held lane becomes a dead letter (see store.Store), once all sends that are under way have
+// ended.
 func (p *Pipeline) Release(ctx context.Context, of message.Target, bury bool) ([]message.Hold, error) {
 	defer p.Look(of)
 	if s := p.sends[of.Name]; s != nil && of.Kind == message.KindOutbound {
 		if bury {
-			select {
-			case s.busy <- struct{}{}:
-				defer func() {
-					s.buried.Add(1) // perhaps
-					<-s.busy
-				}()
-			case <-ctx.Done():
-				return nil, ctx.Err()
+			done, err := s.alone(ctx)
+			if err != nil {
+				return nil, err
 			}
+			defer done()
 		}
-		s.now.Store(true)
+		defer s.now.Store(true) // not before: while the lane is held nobody tries
 	}
 	return p.cfg.Store.Release(ctx, of, bury)
 }
 
 // sends is what others know of an outbound's loop.
 type sends struct {
-	busy   chan struct{} // holds one while a delivery is being sent and recorded, or a head is being buried
-	buried atomic.Int64  // how often the latter was
+	busy   chan struct{} // holds one for each delivery that is being sent and recorded; full while one is being buried
+	turn   chan struct{} // holds one while somebody fills busy, or has
+	buried atomic.Int64  // how often a delivery was buried, or may have been
 	now    atomic.Bool   // what waits for its next try is to be tried now
+}
+
+// alone waits until nothing is being sent, and has nothing be sent until done is called.
+func (s *sends) alone(ctx context.Context) (done func(), err error) {
+	taken := 0
+	done = func() {
+		s.buried.Add(1)
+		for range taken {
+			<-s.busy
+		}
+		<-s.turn
+	}
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	for taken < cap(s.busy) {
+		select {
+		case s.busy <- struct{}{}:
+			taken++
+		case <-ctx.Done():
+			done()
+			return nil, ctx.Err()
+		}
+	}
+	return done, nil
 }
 
 // Look has everybody read the holds again, and the one concerned look for work at once. It is to be called after whatever may

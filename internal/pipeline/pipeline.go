@@ -6,7 +6,8 @@
 // router has to be asked and none waits; routing reserves a place in the lane of every
 // outbound that a chosen handler may name. Each handler takes its messages one at a time, in the order in which they were
 // planned, and its outcome fills its places or closes them. Each outbound sends the head of a lane, waits for the commit
-// of its end, and only then looks for the next. A head that is still reserved makes its lane wait, and no other.
+// of its end, and only then looks for the next. A head that is still reserved makes its lane wait, and no other. An outbound
+// that keeps no order sends whatever is ready, several at once.
 //
 // Nothing here is remembered that the store does not have: a crash at any moment leaves every message where its last
 // committed hand-over put it, and Run goes on from there. The exception is how long a retry still has to wait, which is
@@ -35,6 +36,9 @@ type Store interface {
 	NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error)
 	EndRun(ctx context.Context, run int64, out message.Outcome) error
 	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
+	KeepOrder(ctx context.Context, outbound string, keep bool) error
+	Ready(ctx context.Context, outbound string, limit int) ([]message.Delivery, error)
+	StillReady(ctx context.Context, delivery int64) (attempts int, ready bool, err error)
 	DeliveryBody(ctx context.Context, delivery int64) ([]byte, error)
 	Delivered(ctx context.Context, delivery int64, r message.Receipt) error
 	Retry(ctx context.Context, delivery int64, reason string, rejected bool, next time.Time) error
@@ -98,7 +102,8 @@ func (f *Failure) Error() string {
 // Sender delivers to one outbound.
 type Sender interface {
 	// Send delivers the body and returns what the receiver said of it. A *message.Rejection means that it arrived and was
-	// turned down; every other error that it is to be tried again. It returns soon after ctx ends.
+	// turned down; every other error that it is to be tried again. It returns soon after ctx ends. It is called by
+	// Outbound.Parallel goroutines at a time, or by one.
 	Send(ctx context.Context, d message.Delivery) (message.Receipt, error)
 }
 
@@ -128,6 +133,8 @@ type Outbound struct {
 	Name   string
 	Sender Sender
 	Retry  Retry
+	// Parallel is how many deliveries may be out at once, up to 64, in any order. Zero: one of each lane at a time, in order.
+	Parallel int
 }
 
 // Retry says when a delivery that failed is tried again.
@@ -135,7 +142,7 @@ type Retry struct {
 	First    time.Duration // after the first failure; it doubles with each one more
 	Max      time.Duration // the longest wait
 	Rejected int           // how often it may be rejected, from 1, before Hold says what becomes of it
-	// Hold keeps what was rejected for good at the head of its lane, and holds that lane until somebody releases it.
+	// Hold keeps what was rejected for good in its lane, and holds that lane until somebody releases it.
 	// Otherwise it becomes a dead letter, and the lane goes on.
 	Hold bool
 }
@@ -215,7 +222,7 @@ func New(cfg Config) *Pipeline {
 	}
 	for _, o := range cfg.Outbounds {
 		p.wake[delivering(o.Name)] = make(chan struct{}, 1)
-		p.sends[o.Name] = &sends{busy: make(chan struct{}, 1)}
+		p.sends[o.Name] = &sends{busy: make(chan struct{}, max(o.Parallel, 1)), turn: make(chan struct{}, 1)}
 	}
 	return p
 }
@@ -298,7 +305,11 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		work.Go(func() { p.handleAll(ctx, hard, &p.cfg.Handlers[i]) })
 	}
 	for i := range p.cfg.Outbounds {
-		work.Go(func() { p.sendAll(ctx, hard, &p.cfg.Outbounds[i]) })
+		out, run := &p.cfg.Outbounds[i], p.sendAll
+		if out.Parallel > 0 {
+			run = p.flyAll
+		}
+		work.Go(func() { run(ctx, hard, out) })
 	}
 	ended := make(chan struct{})
 	go func() {

@@ -15,6 +15,7 @@ type scenario struct {
 	inbounds  []scenInbound
 	handlers  []scenHandler
 	outbounds int
+	parallel  []int         // of each outbound; 0 keeps order
 	messages  []scenMessage // by id, from 1
 	lives     []scenLife    // the last one ends when all is done
 	troubles  []trouble     // of the store
@@ -97,6 +98,9 @@ const mostRejected = 3
 
 func drawScenario(t *rapid.T) *scenario {
 	s := &scenario{outbounds: rapid.IntRange(1, 3).Draw(t, "outbounds")}
+	for i := range s.outbounds {
+		s.parallel = append(s.parallel, rapid.IntRange(0, 3).Draw(t, fmt.Sprintf("o%d parallel", i)))
+	}
 	handlers := rapid.IntRange(1, 4).Draw(t, "handlers")
 	for i := range handlers {
 		s.handlers = append(s.handlers, scenHandler{to: drawSubset(t, s.outbounds, fmt.Sprintf("h%d to", i)), down: drawSpans(t, 3000, fmt.Sprintf("h%d down", i))})
@@ -202,7 +206,7 @@ func (s *scenario) planned(m scenMessage) ([]int, bool) {
 }
 
 // want computes how the scenario must turn out: the disposition of each message, and for each lane what the receiver
-// takes, in order.
+// takes, in the order in which it does if the lane keeps any.
 func (s *scenario) want() (dispositions []message.Disposition, lanes map[string][]string) {
 	lanes = map[string][]string{}
 	for i, m := range s.messages {

@@ -12,10 +12,11 @@ import (
 	"coppice.dev/coppice/internal/message"
 )
 
-// sending is one outbound's loop.
+// sending is the loop of an outbound that keeps order.
 type sending struct {
 	*Pipeline
-	out *Outbound
+	out  *Outbound
+	told bool // the store knows whether it keeps order
 	// due holds, for heads that wait to be tried again, when: on the monotonic clock, unlike what the store has.
 	due map[int64]time.Time
 	// last is how the last send ended, until the store has it: a store that fails for a while must not make the receiver
@@ -26,6 +27,7 @@ type sending struct {
 // ending is how one send ended.
 type ending struct {
 	delivery message.Delivery                // as it was sent
+	due      time.Time                       // when it is to be tried again; zero: never
 	commit   func(ctx context.Context) error // records it
 	tell     func()                          // after that
 }
@@ -33,13 +35,35 @@ type ending struct {
 // sendAll sends what heads the lanes of one outbound, one after the other, until ctx ends.
 func (p *Pipeline) sendAll(ctx, hard context.Context, out *Outbound) {
 	s := &sending{Pipeline: p, out: out, due: map[int64]time.Time{}}
-	defer s.settleAtStop(hard)
 	p.loop(ctx, delivering(out.Name), func() (time.Duration, error) { return s.step(ctx, hard) })
+	if s.last != nil {
+		s.settleAtStop(hard, s.last)
+	}
+}
+
+// tellOrder has the store know whether the outbound keeps order: what waits may be from before a change of that.
+func (s *sending) tellOrder(ctx context.Context) error {
+	if s.told {
+		return nil
+	}
+	err := s.cfg.Store.KeepOrder(ctx, s.out.Name, s.out.Parallel == 0)
+	s.told = err == nil
+	return err
 }
 
 // step makes one delivery and records how it ended. If there is none to make, it returns how long until there is one
 // (negative: not until a kick). An error is the store's and holds the outbound.
 func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
+	if s.last != nil {
+		err := s.settle(hard, s.last)
+		if err == nil {
+			s.last = nil
+		}
+		return 0, err
+	}
+	if err := s.tellOrder(ctx); err != nil {
+		return 0, err
+	}
 	shared := s.sends[s.out.Name]
 	buried := shared.buried.Load()
 	heads, err := s.cfg.Store.Heads(ctx, s.out.Name)
@@ -50,9 +74,6 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 		for _, d := range heads {
 			s.due[d.ID] = time.Now()
 		}
-	}
-	if s.last != nil {
-		return 0, s.settle(hard, heads)
 	}
 	heads, err = s.released(ctx, heads)
 	if err != nil {
@@ -71,16 +92,31 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 	if shared.buried.Load() != buried {
 		return 0, nil // since the heads were read
 	}
-	if d.Body, err = s.cfg.Store.DeliveryBody(ctx, d.ID); err != nil {
+	if s.last, err = s.send(ctx, hard, *d); s.last == nil {
 		return 0, err
 	}
-	receipt, err := s.out.Sender.Send(hard, *d)
+	if !s.last.due.IsZero() {
+		s.due[d.ID] = s.last.due
+	}
+	if err := s.record(hard, s.last); err != nil {
+		return 0, err
+	}
+	s.last = nil
+	return 0, nil
+}
+
+// send makes a delivery and says how that ended; nil if its body cannot be read, and if a stop cut it short: it is sent again.
+func (s *sending) send(ctx, hard context.Context, d message.Delivery) (*ending, error) {
+	var err error
+	if d.Body, err = s.cfg.Store.DeliveryBody(ctx, d.ID); err != nil {
+		return nil, err
+	}
+	receipt, err := s.out.Sender.Send(hard, d)
 	var rejection *message.Rejection
 	if err != nil && hard.Err() != nil && !errors.As(err, &rejection) {
-		return 0, context.Cause(hard) // cut short by the stop: it stays the head and is sent again
+		return nil, context.Cause(hard)
 	}
-	s.last = s.ended(*d, receipt, err)
-	return 0, s.record(hard)
+	return s.ended(d, receipt, err), nil
 }
 
 // released returns the heads of the lanes that are not held.
@@ -149,7 +185,7 @@ func (s *sending) ended(d message.Delivery, receipt message.Receipt, err error) 
 }
 
 func (s *sending) delivered(d message.Delivery, receipt message.Receipt) *ending {
-	return &ending{d,
+	return &ending{d, time.Time{},
 		func(ctx context.Context) error { return s.cfg.Store.Delivered(ctx, d.ID, receipt) },
 		func() {
 			if d.Attempts > 0 {
@@ -162,7 +198,7 @@ func (s *sending) delivered(d message.Delivery, receipt message.Receipt) *ending
 }
 
 func (s *sending) dead(d message.Delivery, reason string) *ending {
-	return &ending{d,
+	return &ending{d, time.Time{},
 		func(ctx context.Context) error { return s.cfg.Store.Bury(ctx, d.ID, reason) },
 		func() {
 			s.cfg.Log.Warn("dead letter", "delivery", d.Name(), "outbound", s.out.Name)
@@ -173,7 +209,7 @@ func (s *sending) dead(d message.Delivery, reason string) *ending {
 }
 
 func (s *sending) parked(d message.Delivery, reason string) *ending {
-	return &ending{d,
+	return &ending{d, time.Time{},
 		func(ctx context.Context) error {
 			defer s.holds.changed()
 			return s.cfg.Store.Park(ctx, d.ID, reason)
@@ -189,8 +225,7 @@ func (s *sending) parked(d message.Delivery, reason string) *ending {
 func (s *sending) again(d message.Delivery, err error, rejected bool) *ending {
 	wait := delay(s.out.Retry.First, s.out.Retry.Max, d.Attempts)
 	next := time.Now().Add(wait)
-	s.due[d.ID] = next
-	return &ending{d,
+	return &ending{d, next,
 		func(ctx context.Context) error { return s.cfg.Store.Retry(ctx, d.ID, err.Error(), rejected, next) },
 		func() {
 			s.cfg.Log.Warn("delivery waits", "delivery", d.Name(), "outbound", s.out.Name, "attempt", d.Attempts+1,
@@ -201,45 +236,38 @@ func (s *sending) again(d message.Delivery, err error, rejected bool) *ending {
 		}}
 }
 
-// record commits how the last send ended.
-func (s *sending) record(ctx context.Context) error {
+// record commits how a send ended.
+func (p *Pipeline) record(ctx context.Context, e *ending) error {
 	ctx, cancel := committing(ctx)
 	defer cancel()
-	if err := s.last.commit(ctx); err != nil {
-		return fmt.Errorf("record delivery %s: %w", s.last.delivery.Name(), err)
+	if err := e.commit(ctx); err != nil {
+		return fmt.Errorf("record delivery %s: %w", e.delivery.Name(), err)
 	}
-	s.last.tell()
-	s.last = nil
+	e.tell()
 	return nil
 }
 
-// settle records how the last send ended, after a commit that failed, unless the heads show that it happened all the same:
-// the delivery has gone, or has one attempt more.
-func (s *sending) settle(ctx context.Context, heads []message.Delivery) error {
-	for _, d := range heads {
-		if d.ID == s.last.delivery.ID && d.Attempts == s.last.delivery.Attempts {
-			return s.record(ctx)
-		}
-	}
-	s.last.tell()
-	s.last = nil
-	return nil
-}
-
-// settleAtStop tries once more to record how the last send ended. If the store does not take it, the delivery repeats.
-func (s *sending) settleAtStop(ctx context.Context) {
-	if s.last == nil {
-		return
-	}
-	ctx, cancel := committing(ctx)
+// settle records how a send ended, after a commit that failed, unless that happened all the same: the delivery has gone, or has one
+// attempt more.
+func (p *Pipeline) settle(ctx context.Context, e *ending) error {
+	asking, cancel := committing(ctx)
 	defer cancel()
-	heads, err := s.cfg.Store.Heads(ctx, s.out.Name)
-	if err == nil {
-		err = s.settle(ctx, heads)
-	}
+	attempts, ready, err := p.cfg.Store.StillReady(asking, e.delivery.ID)
 	if err != nil {
-		s.cfg.Log.Error("a delivery that ended is not recorded and will repeat", "delivery", s.last.delivery.Name(),
-			"outbound", s.out.Name, "err", err)
+		return err
+	}
+	if ready && attempts == e.delivery.Attempts {
+		return p.record(ctx, e)
+	}
+	e.tell()
+	return nil
+}
+
+// settleAtStop tries once more to record how a send ended. If the store does not take it, the delivery repeats.
+func (p *Pipeline) settleAtStop(ctx context.Context, e *ending) {
+	if err := p.settle(ctx, e); err != nil {
+		p.cfg.Log.Error("a delivery that ended is not recorded and will repeat", "delivery", e.delivery.Name(),
+			"outbound", e.delivery.Outbound, "err", err)
 	}
 }
 

@@ -34,6 +34,7 @@ type memory struct {
 	place      int
 	held       []message.Hold
 	streaks    map[message.Target]int
+	none       map[string]bool // the outbounds that keep no order
 	breaches   []string
 }
 
@@ -273,6 +274,48 @@ func (s *memory) Heads(ctx context.Context, outbound string) (heads []message.De
 	return heads, err
 }
 
+func (s *memory) KeepOrder(ctx context.Context, outbound string, keep bool) error {
+	return s.do(ctx, "KeepOrder", func() error {
+		if s.none == nil {
+			s.none = map[string]bool{}
+		}
+		s.none[outbound] = !keep
+		return nil
+	})
+}
+
+func (s *memory) Ready(ctx context.Context, outbound string, limit int) (ready []message.Delivery, err error) {
+	err = s.do(ctx, "Ready", func() error {
+		if !s.none[outbound] {
+			return s.breach("asked for what is ready at outbound %q, which keeps order", outbound)
+		}
+		var list []*memDelivery
+		for _, d := range s.deliveries {
+			if d.Outbound == outbound && d.State == message.Ready {
+				list = append(list, d)
+			}
+		}
+		slices.SortFunc(list, (*memDelivery).before)
+		lanes := map[string]int{}
+		for _, d := range list {
+			if lanes[d.Inbound]++; lanes[d.Inbound] <= limit {
+				ready = append(ready, d.Delivery)
+			}
+		}
+		return nil
+	})
+	return ready, err
+}
+
+func (s *memory) StillReady(ctx context.Context, delivery int64) (attempts int, ready bool, err error) {
+	err = s.do(ctx, "StillReady", func() error {
+		d := s.deliveries[delivery-1]
+		attempts, ready = d.Attempts, d.State == message.Ready
+		return nil
+	})
+	return attempts, ready, err
+}
+
 // DeliveryBody may be asked for what is sent next, and for nothing else.
 func (s *memory) DeliveryBody(ctx context.Context, delivery int64) (body []byte, err error) {
 	err = s.do(ctx, "DeliveryBody", func() error {
@@ -292,7 +335,7 @@ func (d *memDelivery) before(other *memDelivery) int {
 
 func (d *memDelivery) open() bool { return d.State == message.Reserved || d.State == message.Ready }
 
-// end changes a delivery that is the head of its lane and ready; no other may be sent.
+// end changes a delivery that is ready and, where order is kept, the head of its lane; no other may be sent.
 func (s *memory) end(ctx context.Context, call string, delivery int64, change func(*memDelivery)) error {
 	return s.do(ctx, call, func() error {
 		d := s.deliveries[delivery-1]
@@ -300,7 +343,7 @@ func (s *memory) end(ctx context.Context, call string, delivery int64, change fu
 			return errStale
 		}
 		for _, other := range s.deliveries {
-			if other.Outbound == d.Outbound && other.Inbound == d.Inbound && other.open() && other.before(d) < 0 {
+			if other.Outbound == d.Outbound && other.Inbound == d.Inbound && other.open() && other.before(d) < 0 && !s.none[d.Outbound] {
 				return s.breach("%s of delivery %d, which is not the head of its lane", call, delivery)
 			}
 		}
@@ -400,6 +443,10 @@ func (s *memory) Release(ctx context.Context, t message.Target, bury bool) (rele
 }
 
 func (s *memory) buryHead(lane message.Target) {
+	if s.none[lane.Name] {
+		s.giveUp(lane)
+		return
+	}
 	var head *memDelivery
 	for _, d := range s.deliveries {
 		if d.Outbound == lane.Name && d.Inbound == lane.Inbound && d.open() && (head == nil || d.before(head) < 0) {
@@ -409,6 +456,27 @@ func (s *memory) buryHead(lane message.Target) {
 	if head != nil && head.State == message.Ready && head.Attempts > 0 {
 		head.State = message.Dead
 		s.derive(head.msg)
+	}
+}
+
+// giveUp buries all that is parked in a lane that keeps no order, or else the oldest that has been tried.
+func (s *memory) giveUp(lane message.Target) {
+	var parked, tried []*memDelivery
+	for _, d := range s.deliveries {
+		if d.Outbound != lane.Name || d.Inbound != lane.Inbound || d.State != message.Ready || d.Attempts == 0 {
+			continue
+		}
+		if tried = append(tried, d); d.NextTry.IsZero() {
+			parked = append(parked, d)
+		}
+	}
+	slices.SortFunc(tried, (*memDelivery).before)
+	if len(parked) == 0 && len(tried) > 0 {
+		parked = tried[:1]
+	}
+	for _, d := range parked {
+		d.State = message.Dead
+		s.derive(d.msg)
 	}
 }
 

@@ -22,7 +22,7 @@ type world struct {
 	mu       sync.Mutex
 	life     int
 	troubled map[int]bool // lives that ended while the store was in trouble
-	busy     map[string]bool
+	busy     map[string]int
 	counts   map[string]int // of what happened once, or a few times
 	clock    int
 	arrivals []arrival
@@ -37,7 +37,7 @@ type arrival struct {
 }
 
 func newWorld(s *scenario) *world {
-	w := &world{scenario: s, store: &memory{}, began: time.Now(), busy: map[string]bool{}, counts: map[string]int{}, troubled: map[int]bool{}}
+	w := &world{scenario: s, store: &memory{}, began: time.Now(), busy: map[string]int{}, counts: map[string]int{}, troubled: map[int]bool{}}
 	w.store.latency = func(string) time.Duration { return w.takes() / 10 }
 	w.store.fault = w.fault
 	return w
@@ -74,18 +74,21 @@ func (w *world) isDown(spans []span) bool {
 	return slices.ContainsFunc(spans, func(s span) bool { return s.from <= at && at < s.to })
 }
 
-// alone notes that a runner or sender is at work, which it is once at a time.
-func (w *world) alone(who string) (leave func()) {
+// alone notes that a runner is at work, which it is once at a time.
+func (w *world) alone(who string) (leave func()) { return w.among(1, who) }
+
+// among notes that somebody is at work, who is that a few times at a time at most.
+func (w *world) among(most int, who string) (leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.busy[who] {
-		w.wrong = append(w.wrong, who+" is at work twice at a time")
+	w.busy[who]++
+	if w.busy[who] > most {
+		w.wrong = append(w.wrong, fmt.Sprintf("%s is at work %d times at a time", who, w.busy[who]))
 	}
-	w.busy[who] = true
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.busy[who] = false
+		w.busy[who]--
 	}
 }
 
@@ -93,7 +96,7 @@ func (w *world) config() Config {
 	c := Config{Store: w.store, Grace: 10 * time.Second}
 	for i := range w.outbounds {
 		c.Outbounds = append(c.Outbounds, Outbound{Name: fmt.Sprint("o", i), Sender: receiver{w, i},
-			Retry: Retry{First: 20 * time.Millisecond, Max: time.Second, Rejected: mostRejected}})
+			Retry: Retry{First: 20 * time.Millisecond, Max: time.Second, Rejected: mostRejected}, Parallel: w.parallel[i]})
 	}
 	for i, h := range w.handlers {
 		var to []string
@@ -171,6 +174,9 @@ func (w *world) attempt(ctx context.Context, what string, a act, down []span) er
 	return nil
 }
 
+// most is how many deliveries an outbound has out at a time at most.
+func (w *world) most(out int) int { return max(1, w.parallel[out]) }
+
 // receiver is one outbound with what is behind it.
 type receiver struct {
 	w   *world
@@ -179,7 +185,7 @@ type receiver struct {
 
 func (r receiver) Send(ctx context.Context, d message.Delivery) (message.Receipt, error) {
 	w := r.w
-	defer w.alone(fmt.Sprint("outbound ", r.out))()
+	defer w.among(w.most(r.out), fmt.Sprint("outbound ", r.out))()
 	var id message.ID
 	var h, n, in int
 	if _, err := fmt.Sscanf(string(d.Body)+" "+d.Inbound, "m%d h%d s%d i%d", &id, &h, &n, &in); err != nil {
