@@ -119,7 +119,7 @@ type sends struct {
 	busy   chan struct{} // holds one for each delivery that is being sent and recorded; full while one is being buried
 	turn   chan struct{} // holds one while somebody fills busy, or has
 	buried atomic.Int64  // how often a delivery was buried, or may have been
-	now    atomic.Bool   // what waits for its next try is to be tried now
+	now    atomic.Bool   // what waits for its next try is to be tried now; set after each release
 }
 
 // alone waits until nothing is being sent, and has nothing be sent until done is called.

@@ -255,6 +255,9 @@ func (s *memory) fill(r *memRun, sends []message.Send) {
 
 func (s *memory) Heads(ctx context.Context, outbound string) (heads []message.Delivery, err error) {
 	err = s.do(ctx, "Heads", func() error {
+		if s.none[outbound] {
+			return s.breach("asked for the heads of outbound %q, which keeps no order", outbound)
+		}
 		lanes := map[string]*memDelivery{}
 		for _, d := range s.deliveries {
 			if h := lanes[d.Inbound]; d.Outbound == outbound && d.open() && (h == nil || d.before(h) < 0) {

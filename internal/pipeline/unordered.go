@@ -19,7 +19,6 @@ type unordered struct {
 	sending
 	shared *sends
 	ahead  []message.Delivery // what was ready at the last look and has not gone out since, oldest place first
-	buried int64              // shared.buried before that look
 	// flying holds deliveries that are out, and those of open. It changes between two looks alone: what was out when a look began is
 	// not taken for ready, whatever became of it meanwhile.
 	flying map[int64]bool
@@ -80,8 +79,8 @@ func (u *unordered) step(ctx, hard context.Context) (time.Duration, error) {
 // next returns what is to go out next; if nothing is, how long until something is. It looks at the store once in a step at most, and
 // only if nothing of what it knows can be sent.
 func (u *unordered) next(ctx context.Context, looked *bool) (*message.Delivery, time.Duration, error) {
-	if u.shared.now.Load() || u.shared.buried.Load() != u.buried {
-		u.ahead = nil
+	if u.shared.now.Load() {
+		u.ahead = nil // and some of it may be buried
 	}
 	for {
 		free, err := u.released(ctx, u.ahead)
@@ -101,7 +100,7 @@ func (u *unordered) next(ctx context.Context, looked *bool) (*message.Delivery, 
 
 // look reads what is ready and not out.
 func (u *unordered) look(ctx context.Context) error {
-	u.ahead, u.buried = nil, u.shared.buried.Load()
+	u.ahead = nil
 	list, err := u.cfg.Store.Ready(ctx, u.out.Name, window)
 	if err != nil {
 		return err
