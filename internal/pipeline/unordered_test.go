@@ -244,9 +244,8 @@ func TestUnorderedHoldByHand(t *testing.T) {
 	})
 }
 
-// TestUnorderedGiveUp: nothing is given up on while it is out, and none that was buried goes out again, though it was read before; two
-// who give up at once do not wait for one another. Red without the wait for all of busy in alone, without turn, and with ahead kept in
-// next.
+// TestUnorderedGiveUp: nothing is given up on while it is out; two who give up at once do not wait for one another. Red without the
+// wait for all of busy in alone, and without turn.
 func TestUnorderedGiveUp(t *testing.T) {
 	inTime(t, func(r *rig) {
 		times := map[string]time.Duration{"bad": time.Minute, "1": 10 * time.Second, "2": 20 * time.Second}
@@ -294,6 +293,29 @@ func TestUnorderedGiveUp(t *testing.T) {
 			t.Errorf("tried %d times", emr.tried["bad"])
 		}
 		emr.got(t, "1", "2", "3")
+	})
+}
+
+// TestUnorderedBuried: what was given up on does not go out again, though it was read before. Red with ahead kept in next.
+func TestUnorderedBuried(t *testing.T) {
+	inTime(t, func(r *rig) {
+		emr := toCrowd(r, 2, func(context.Context, message.Delivery) error { return errors.New("answered 500") })
+		r.start()
+		r.receive("adt", "bad")
+		lane := delivering("emr")
+		lane.Inbound = "adt"
+		if err := r.p.Hold(r.t.Context(), message.Hold{Target: lane, Reason: "by hand"}); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Hour) // it is due by now, and known
+		if _, err := r.p.Release(r.t.Context(), lane, true); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Hour)
+		r.is(1, message.Error, "answered 500")
+		if emr.tried["bad"] != 1 {
+			t.Errorf("tried %d times", emr.tried["bad"])
+		}
 	})
 }
 
@@ -533,7 +555,7 @@ func TestOrderChanges(t *testing.T) {
 		r.pass(time.Minute)
 		emr.outNow(t, 0, 1)
 		emr.got(t, numbers(9)...)
-		if !slices.IsSorted(emr.took[4:]) {
+		if len(emr.took) > 3 && !slices.IsSorted(emr.took[3:]) {
 			t.Errorf("in order again, the receiver took %q", emr.took)
 		}
 	})
