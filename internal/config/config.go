@@ -158,9 +158,11 @@ type Outbound struct {
 	MLLP  *MLLPOut
 	HTTP  *HTTPOut
 	File  *FileOut
-	Order string // "strict"
-	Retry Retry
-	Was   []string // names that it had before
+	Order string // "strict" or "none"
+	// Parallel is how many deliveries may be out at once; with Order "strict" one.
+	Parallel int
+	Retry    Retry
+	Was      []string // names that it had before
 }
 
 // MLLPOut sends MLLP over TCP.

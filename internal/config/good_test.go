@@ -81,11 +81,11 @@ func TestAim(t *testing.T) {
 		}},
 		Outbounds: []Outbound{
 			{
-				Name: "emr", Order: "strict", Retry: Retry{First: time.Second, Max: 5 * time.Minute, Rejected: 3, Then: "hold"},
+				Name: "emr", Order: "strict", Parallel: 1, Retry: Retry{First: time.Second, Max: 5 * time.Minute, Rejected: 3, Then: "hold"},
 				MLLP: &MLLPOut{Connect: "emr.example:6671", AckTimeout: 30 * time.Second, Connection: "persistent"},
 			},
 			{
-				Name: "archive", Order: "strict", Retry: defaultRetry(),
+				Name: "archive", Order: "strict", Parallel: 1, Retry: defaultRetry(),
 				File: &FileOut{Dir: filepath.Join(dir, "out", "adt"), Name: "{id}.hl7"},
 			},
 		},
@@ -137,7 +137,8 @@ to = ["9"]
 settings = { s = "x", i = 0x10, f = 1_0.5, b = true, "dotted.key" = "$$$$5 $5 $" }
 [outbound.9]
 file = { dir = "out", name = "x-{id}" }
-order = "strict"
+order = "none"
+parallel = 64
 was = ["8"]
 retry = { first = "2s", max = "1d", rejected = 9, then = "hold" }
 `)
@@ -175,7 +176,7 @@ retry = { first = "2s", max = "1d", rejected = 9, then = "hold" }
 			},
 		},
 		Outbounds: []Outbound{{
-			Name: "9", Order: "strict", File: &FileOut{Dir: at("out"), Name: "x-{id}"},
+			Name: "9", Order: "none", Parallel: 64, File: &FileOut{Dir: at("out"), Name: "x-{id}"},
 			Retry: Retry{First: 2 * time.Second, Max: 24 * time.Hour, Rejected: 9, Then: "hold"}, Was: []string{"8"},
 		}},
 	})

@@ -60,12 +60,12 @@ mllp = { connect = "emr:1", connection = "per_message", tls = {} }
 	}
 	retry := defaultRetry()
 	wantOut := []Outbound{
-		{Name: "plain", Order: "strict", Retry: retry, HTTP: &HTTPOut{URL: "http://127.0.0.1:9/in?to=emr.example", Method: "POST",
+		{Name: "plain", Order: "strict", Parallel: 1, Retry: retry, HTTP: &HTTPOut{URL: "http://127.0.0.1:9/in?to=emr.example", Method: "POST",
 			ContentType: "application/octet-stream", Headers: map[string]string{}, Timeout: 30 * time.Second, Connection: "persistent"}},
-		{Name: "full", Order: "strict", Retry: retry, HTTP: &HTTPOut{URL: "https://emr.example", Method: "PUT",
+		{Name: "full", Order: "strict", Parallel: 1, Retry: retry, HTTP: &HTTPOut{URL: "https://emr.example", Method: "PUT",
 			ContentType: "application/fhir+json", Headers: map[string]string{"Authorization": "Bearer " + secret, "X-Site": "a b"}, Timeout: 5 * time.Second,
 			Connection: "per_message", TLS: &TLSOut{CA: at("ca.crt"), Cert: at("client.crt"), Key: at("client.key"), ServerName: "emr"}}},
-		{Name: "mllp", Order: "strict", Retry: retry, MLLP: &MLLPOut{Connect: "emr:1", AckTimeout: 30 * time.Second, Connection: "per_message", TLS: &TLSOut{}}},
+		{Name: "mllp", Order: "strict", Parallel: 1, Retry: retry, MLLP: &MLLPOut{Connect: "emr:1", AckTimeout: 30 * time.Second, Connection: "per_message", TLS: &TLSOut{}}},
 	}
 	for i := range wantIn {
 		if !reflect.DeepEqual(cfg.Inbounds[i], wantIn[i]) {

@@ -134,8 +134,20 @@ func (t table) workersAlone(names ...string) {
 	}
 }
 
+// refuseParallel refuses parallel where order is kept. Of an order that cannot be made out it says nothing.
+func (t table) refuseParallel() {
+	if n := t.child("parallel"); n != nil && (t.child("order") == nil || t.child("order").text == "strict") {
+		t.report(n.key, "parallel", "say order = \"none\", or leave it out",
+			"parallel goes with order = \"none\": in order one delivery of a lane is out at a time")
+	}
+}
+
 func readOutbound(name string, t table) Outbound {
-	out := Outbound{Name: name, Order: t.choice("order"), Was: t.strings("was")}
+	out := Outbound{Name: name, Order: t.choice("order"), Parallel: t.integer("parallel"), Was: t.strings("was")}
+	if out.Order == "strict" {
+		t.refuseParallel()
+		out.Parallel = 1
+	}
 	t.oneOf(groupConnection)
 	if t.has("mllp") {
 		out.MLLP = readMLLPOut(t.table("mllp"))

@@ -321,8 +321,12 @@ func outboundKeys() []key {
 				"`{inbound}`, `{handler}`, `{type}` and `{control_id}`, which stand for what they say."},
 		{path: "outbound.*.order", form: formChoice, field: "Outbounds.Order", def: "strict", choices: []choice{
 			{name: "strict"},
-			{name: "none", later: true, hint: `use "strict"`},
-		}, doc: "Deliveries from one inbound leave in the order in which their messages came."},
+			{name: "none"},
+		}, doc: "`strict`: deliveries from one inbound leave in the order in which their messages came, each after the one before has arrived; " +
+			"`none`: in any order, `parallel` at once, and none waits for another."},
+		{path: "outbound.*.parallel", form: formInt, field: "Outbounds.Parallel", def: "8", min: 1, max: 64,
+			doc: "With `order = \"none\"`, how many deliveries may be out at once, over MLLP each on a connection of its own; " +
+				"after a crash as many may repeat."},
 		{path: "outbound.*.retry", form: formTable, doc: "What happens when a delivery does not succeed."},
 		{path: "outbound.*.retry.first", form: formDuration, field: "Outbounds.Retry.First", def: "1s", min: millisecond, max: hour,
 			doc: "The wait after the first failure; it doubles with each one more."},
@@ -334,9 +338,8 @@ func outboundKeys() []key {
 			{name: "dead_letter"},
 			{name: "hold"},
 		}, doc: "What becomes of a delivery that was rejected for good: `dead_letter` parks it, with the reason, and the lane goes on; " +
-			"`hold` keeps it at the head of its lane, which waits until `coppice release`."},
+			"`hold` keeps it at the head of its lane, which waits until `coppice release`, also where no order is kept."},
 		{path: "outbound.*.nats", later: true, group: groupConnection, hint: "use mllp, http or file"},
-		{path: "outbound.*.parallel", later: true, hint: "leave it out: an outbound sends one delivery of a lane at a time"},
 		{path: "outbound.*.was", form: formStrings, field: "Outbounds.Was", doc: wasDoc},
 	}
 }

@@ -67,11 +67,11 @@ type Inbound interface {
 type Outbound interface {
 	// Send delivers d.Body and waits for the receiver to take it. It neither changes nor keeps the body. A
 	// *message.Rejection means that the receiver turned it down; every other error means that it may or may not have
-	// arrived and is to be sent again. It returns soon after ctx ends. It is safe for concurrent use; a transport with
-	// one connection sends one after the other.
+	// arrived and is to be sent again. It returns soon after ctx ends. It is safe for concurrent use; on one connection
+	// that cannot tell answers apart, sends follow one another.
 	Send(ctx context.Context, d message.Delivery) (message.Receipt, error)
 
-	// Close ends the connection and every Send in progress. It may be called more than once.
+	// Close ends the connections and every Send in progress. It may be called more than once.
 	Close() error
 }
 

@@ -115,11 +115,11 @@ func (e *Engine) outbound(out config.Outbound) (connect.Outbound, error) {
 	case out.MLLP != nil:
 		m := out.MLLP
 		return mllp.NewOutbound(mllp.OutboundConfig{Name: out.Name, Connect: m.Connect, AckTimeout: m.AckTimeout,
-			PerMessage: m.Connection == perMessage, TLS: clientTLS(m.TLS), Log: e.log})
+			PerMessage: m.Connection == perMessage, Parallel: out.Parallel, TLS: clientTLS(m.TLS), Log: e.log})
 	case out.HTTP != nil:
 		h := out.HTTP
 		return http.NewOutbound(http.OutboundConfig{Name: out.Name, URL: h.URL, Method: h.Method, ContentType: h.ContentType, Headers: h.Headers,
-			Timeout: h.Timeout, PerMessage: h.Connection == perMessage, TLS: clientTLS(h.TLS)})
+			Timeout: h.Timeout, PerMessage: h.Connection == perMessage, Parallel: out.Parallel, TLS: clientTLS(h.TLS)})
 	}
 	if info, err := os.Stat(out.File.Dir); err == nil && !info.IsDir() {
 		return nil, errors.New("dir is a file, and should be a folder")

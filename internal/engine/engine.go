@@ -352,9 +352,13 @@ func (e *Engine) pipelineConfig(g *generation) pipeline.Config {
 			HoldAfter: h.HoldAfter})
 	}
 	for _, out := range g.cfg.Outbounds {
-		c.Outbounds = append(c.Outbounds, pipeline.Outbound{Name: out.Name, Sender: g.outbounds[out.Name],
+		o := pipeline.Outbound{Name: out.Name, Sender: g.outbounds[out.Name],
 			Retry: pipeline.Retry{First: out.Retry.First, Max: out.Retry.Max, Rejected: out.Retry.Rejected,
-				Hold: out.Retry.Then == "hold"}})
+				Hold: out.Retry.Then == "hold"}}
+		if out.Order == "none" {
+			o.Parallel = out.Parallel
+		}
+		c.Outbounds = append(c.Outbounds, o)
 	}
 	return c
 }

@@ -38,9 +38,10 @@ type OutboundConfig struct {
 	Timeout     time.Duration     // from the dial to the end of the answer
 	TLS         *secure.Client    // nil: as the zero value; goes with https alone
 	PerMessage  bool              // a connection for each message
+	Parallel    int               // how many Sends there are at once: as many connections are kept
 }
 
-// Outbound delivers each message in a request of its own. It keeps a connection while all goes well, and goes through no
+// Outbound delivers each message in a request of its own. It keeps its connections while all goes well, and goes through no
 // proxy. It is safe for concurrent use.
 type Outbound struct {
 	cfg       OutboundConfig
@@ -104,6 +105,7 @@ func transport(cfg OutboundConfig, config func(host string) *tls.Config) *nethtt
 		DisableKeepAlives:      cfg.PerMessage,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxHeader,
+		MaxIdleConnsPerHost:    max(cfg.Parallel, nethttp.DefaultMaxIdleConnsPerHost),
 		IdleConnTimeout:        time.Minute,
 	}
 }

@@ -27,17 +27,20 @@ type OutboundConfig struct {
 	ConnectTimeout time.Duration  // with the TLS handshake
 	TLS            *secure.Client // nil: none
 	PerMessage     bool           // a connection for each message, for receivers that want one
+	Parallel       int            // how many connections there may be, each with one message on its way; 0 is 1
 	MaxReply       int64          // bytes of one answer
 	Log            *slog.Logger
 }
 
-// Outbound delivers messages over one connection, which it opens when it needs it and keeps while all goes well, unless
-// each message is to have its own. It is safe for concurrent use; sends follow one another.
+// Outbound delivers messages over one connection, or as many as it may have, which it opens when it needs them and keeps while
+// all goes well, unless each message is to have its own. It is safe for concurrent use; on one connection sends follow one another.
 type Outbound struct {
-	cfg    OutboundConfig
-	tls    func(host string) *tls.Config // nil: none
-	turn   chan struct{}                 // holds one token: who has it may use client
-	client *Client
+	cfg   OutboundConfig
+	tls   func(host string) *tls.Config // nil: none
+	turns chan struct{}                 // holds a token for each connection that nobody uses
+
+	mu   sync.Mutex
+	idle []*Client // that nobody uses; the one that was used last is the last
 
 	closed chan struct{}
 	once   sync.Once
@@ -63,11 +66,13 @@ func NewOutbound(cfg OutboundConfig) (*Outbound, error) {
 	}
 	o := &Outbound{
 		cfg:    cfg,
-		turn:   make(chan struct{}, 1),
+		turns:  make(chan struct{}, max(cfg.Parallel, 1)),
 		closed: make(chan struct{}),
 		gone:   make(chan struct{}),
 	}
-	o.turn <- struct{}{}
+	for range cap(o.turns) {
+		o.turns <- struct{}{}
+	}
 	if cfg.TLS != nil {
 		var err error
 		if o.tls, err = cfg.TLS.Config(); err != nil {
@@ -84,48 +89,76 @@ func (o *Outbound) Send(ctx context.Context, d message.Delivery) (message.Receip
 	ctx, cancel := connect.UntilClosed(ctx, o.closed)
 	defer cancel()
 	select {
-	case <-o.turn:
-		defer func() { o.turn <- struct{}{} }()
+	case <-o.turns:
+		defer func() { o.turns <- struct{}{} }()
 	case <-ctx.Done():
 		return message.Receipt{}, o.failed(ctx.Err())
 	}
 	if err := ctx.Err(); err != nil {
 		return message.Receipt{}, o.failed(err)
 	}
-	ack, err := o.exchange(ctx, d.Body)
-	if rejection := (*message.Rejection)(nil); errors.As(err, &rejection) {
-		return message.Receipt{}, rejection
-	}
-	if err != nil || o.cfg.PerMessage {
-		o.drop()
-	}
+	client, err := o.connection(ctx)
 	if err != nil {
+		return message.Receipt{}, o.failed(err)
+	}
+	ack, err := o.exchange(ctx, client, d.Body)
+	rejection := (*message.Rejection)(nil)
+	rejected := errors.As(err, &rejection) // by the client: nothing was sent
+	if (rejected || err == nil) && !o.cfg.PerMessage {
+		o.keep(client)
+	} else {
+		_ = client.Close() // always nil
+	}
+	switch {
+	case rejected:
+		return message.Receipt{}, rejection
+	case err != nil:
 		return message.Receipt{}, o.failed(err)
 	}
 	return outcome(ack)
 }
 
+// connection returns the connection that was used last of those that nobody uses and that are still up, or a new one. Who calls it
+// has a turn.
+func (o *Outbound) connection(ctx context.Context) (*Client, error) {
+	for client := o.take(); client != nil; client = o.take() {
+		err := client.cause()
+		if err == nil {
+			return client, nil
+		}
+		o.cfg.Log.Debug("connection ended while idle", "outbound", o.cfg.Name, "cause", err)
+		_ = client.Close() // always nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.cfg.ConnectTimeout)
+	defer cancel()
+	return dial(ctx, o.cfg.Connect, o.tls, o.cfg.MaxReply)
+}
+
+// take returns an idle connection, which nobody else has then; nil if there is none.
+func (o *Outbound) take() *Client {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	last := len(o.idle) - 1
+	if last < 0 {
+		return nil
+	}
+	client := o.idle[last]
+	o.idle = o.idle[:last]
+	return client
+}
+
+func (o *Outbound) keep(client *Client) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.idle = append(o.idle, client)
+}
+
 // exchange does one round on a connection that nothing waits on.
-func (o *Outbound) exchange(ctx context.Context, body []byte) (hl7.Acknowledgement, error) {
-	if o.client != nil {
-		if err := o.client.cause(); err != nil {
-			o.cfg.Log.Debug("connection ended while idle", "outbound", o.cfg.Name, "cause", err)
-			o.drop()
-		}
-	}
-	if o.client == nil {
-		dialing, cancel := context.WithTimeout(ctx, o.cfg.ConnectTimeout)
-		defer cancel()
-		client, err := dial(dialing, o.cfg.Connect, o.tls, o.cfg.MaxReply)
-		if err != nil {
-			return hl7.Acknowledgement{}, err
-		}
-		o.client = client
-	}
+func (o *Outbound) exchange(ctx context.Context, client *Client, body []byte) (hl7.Acknowledgement, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.cfg.AckTimeout,
 		fmt.Errorf("no answer within %v: %w", o.cfg.AckTimeout, context.DeadlineExceeded))
 	defer cancel()
-	return o.client.Exchange(ctx, body)
+	return client.Exchange(ctx, body)
 }
 
 // outcome is what a receiver's answer means for the delivery.
@@ -140,14 +173,6 @@ func outcome(ack hl7.Acknowledgement) (message.Receipt, error) {
 	}
 }
 
-// drop ends the connection; who calls it has the turn.
-func (o *Outbound) drop() {
-	if o.client != nil {
-		_ = o.client.Close() // always nil
-		o.client = nil
-	}
-}
-
 // failed names the outbound in an error, and a Close as such.
 func (o *Outbound) failed(err error) error {
 	select {
@@ -158,12 +183,16 @@ func (o *Outbound) failed(err error) error {
 	return fmt.Errorf("mllp outbound %s: %s: %w", o.cfg.Name, o.cfg.Connect, err)
 }
 
-// Close ends the connection and every Send in progress, and waits for them. It may be called more than once.
+// Close ends the connections and every Send in progress, and waits for them. It may be called more than once.
 func (o *Outbound) Close() error {
 	o.once.Do(func() {
 		close(o.closed)
-		<-o.turn // for good: later sends see that it is closed
-		o.drop()
+		for range cap(o.turns) {
+			<-o.turns // for good: later sends see that it is closed
+		}
+		for client := o.take(); client != nil; client = o.take() {
+			_ = client.Close() // always nil
+		}
 		close(o.gone)
 	})
 	<-o.gone

@@ -155,8 +155,8 @@ func TestUnsolicited(t *testing.T) {
 		if _, err := o.Send(t.Context(), connecttest.Delivery(1, adt("1"))); err != nil {
 			t.Fatal(err)
 		}
-		awaitEnd(t, o.client)
-		if err := o.client.cause(); !errors.Is(err, ErrUnsolicited) {
+		awaitEnd(t, o.idle[0])
+		if err := o.idle[0].cause(); !errors.Is(err, ErrUnsolicited) {
 			t.Errorf("connection ended with %v, want ErrUnsolicited", err)
 		}
 		if _, err := o.Send(t.Context(), connecttest.Delivery(2, adt(id))); err != nil {
@@ -181,7 +181,7 @@ func TestRedialsAfterIdleHangUp(t *testing.T) {
 		_ = conn.Close()
 	}
 	r.mu.Unlock()
-	awaitEnd(t, o.client)
+	awaitEnd(t, o.idle[0])
 	if _, err := o.Send(t.Context(), connecttest.Delivery(2, adt("2"))); err != nil {
 		t.Errorf("Send after the hang-up = %v", err)
 	}
@@ -290,7 +290,7 @@ func TestPerMessage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if perMessage && o.client != nil {
+		if perMessage && len(o.idle) > 0 {
 			t.Error("a connection is kept")
 		}
 		if n := connections.Load(); n != want {
