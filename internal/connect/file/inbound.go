@@ -13,6 +13,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"coppice.dev/coppice/internal/connect"
+	"coppice.dev/coppice/internal/room"
 )
 
 // Defaults for what a configuration leaves zero.
@@ -20,7 +21,8 @@ const (
 	DefaultPattern    = "*"
 	DefaultPoll       = 5 * time.Second
 	DefaultStable     = time.Second
-	DefaultMaxMessage = 16 << 20 // bytes
+	DefaultMaxMessage = 16 << 20  // bytes
+	DefaultRoom       = 512 << 20 // bytes, of an inbound that shares with none
 )
 
 // errorFolder takes the files that were refused, inside of the inbound's folder.
@@ -56,6 +58,7 @@ type InboundConfig struct {
 	// MoveTo is the folder for committed files, made where it is missing; it lies in the same file system. A relative
 	// one lies inside of Dir.
 	MoveTo string
+	Room   *room.Room // for bodies, shared with others; nil: one of its own
 	Log    *slog.Logger
 }
 
@@ -110,6 +113,9 @@ func (cfg *InboundConfig) fill() (err error) {
 	}
 	if cfg.MaxMessage <= 0 {
 		cfg.MaxMessage = DefaultMaxMessage
+	}
+	if cfg.Room == nil {
+		cfg.Room = room.New(DefaultRoom, cfg.MaxMessage, nil)
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

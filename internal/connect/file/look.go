@@ -17,11 +17,15 @@ import (
 
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/room"
 )
 
 // openWithin is how long opening a file may take. A stranger who puts a FIFO in a file's place between the look and the
 // opening makes it wait for ever.
 const openWithin = 2 * time.Second
+
+// roomWithin is how long a file waits for memory before the look at the folder ends with it.
+const roomWithin = 5 * time.Second
 
 // errNotQuiet is what a file is that changed while it was read.
 var errNotQuiet = errors.New("file changed while it was read")
@@ -42,7 +46,7 @@ func (in *Inbound) look(ctx, commit context.Context) (time.Duration, error) {
 		if ctx.Err() != nil {
 			return wait, nil
 		}
-		s, err := in.take(commit, root, name, in.seen[name])
+		s, err := in.take(ctx, commit, root, name, in.seen[name])
 		if err != nil {
 			return in.cfg.Poll, fmt.Errorf("%s: %w", name, err)
 		}
@@ -127,7 +131,7 @@ func (in *Inbound) wanted(entry fs.DirEntry) bool {
 }
 
 // take commits one file and puts it away. The sighting it returns is to be kept where it is done and still there.
-func (in *Inbound) take(commit context.Context, root *os.Root, name string, s sighting) (sighting, error) {
+func (in *Inbound) take(ctx, commit context.Context, root *os.Root, name string, s sighting) (sighting, error) {
 	if s.done {
 		if err := in.putAway(root, name, s); err != nil {
 			return s, nil // said when it first failed
@@ -135,8 +139,12 @@ func (in *Inbound) take(commit context.Context, root *os.Root, name string, s si
 		s.done = false
 		return s, nil
 	}
-	body, err := in.read(root, name, s)
+	hold := in.cfg.Room.Body(in.cfg.MaxMessage+1, time.Now().Add(roomWithin), ctx.Done())
+	defer hold.Free()
+	body, err := in.read(root, name, s, hold)
 	switch {
+	case errors.Is(err, room.ErrFull), errors.Is(err, room.ErrGone):
+		return s, err // it stays, and those behind it
 	case errors.Is(err, fs.ErrNotExist):
 		return s, nil
 	case errors.Is(err, errNotQuiet):
@@ -166,7 +174,7 @@ func (in *Inbound) take(commit context.Context, root *os.Root, name string, s si
 var errTooLarge = errors.New("file is over the limit")
 
 // read returns the whole of a file that is still what the look saw; never nil without an error.
-func (in *Inbound) read(root *os.Root, name string, s sighting) ([]byte, error) {
+func (in *Inbound) read(root *os.Root, name string, s sighting, hold *room.Body) ([]byte, error) {
 	if s.size > in.cfg.MaxMessage {
 		return nil, errTooLarge
 	}
@@ -179,24 +187,27 @@ func (in *Inbound) read(root *os.Root, name string, s sighting) ([]byte, error) 
 		return nil, err
 	}
 	// The size is the file system's and not the sender's promise, and within the limit.
-	body := make([]byte, 0, s.size+1)
-	for {
-		n, err := f.Read(body[len(body):cap(body)])
-		body = body[:len(body)+n]
+	if err := hold.Reserve(s.size + 1); err != nil {
+		return nil, err
+	}
+	for hold.Len() <= s.size {
+		space, err := hold.Space()
+		if err != nil {
+			return nil, err
+		}
+		n, err := f.Read(space)
+		hold.Filled(n)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return nil, err
 		}
-		if len(body) == cap(body) {
-			return nil, errNotQuiet
-		}
 	}
-	if int64(len(body)) != s.size {
+	if hold.Len() != s.size {
 		return nil, errNotQuiet
 	}
-	return body, same(f, root, name, s)
+	return hold.Bytes(), same(f, root, name, s)
 }
 
 // same says with an error whether the open file is not the regular file that stands under the name, as it was seen.

@@ -26,13 +26,16 @@ type Conn struct {
 }
 
 func newConn(g *Gate, tcp net.Conn) *Conn {
-	l := &line{Conn: tcp}
+	l := &line{Conn: tcp, done: make(chan struct{})}
 	c := &Conn{Conn: l, line: l, gate: g, since: time.Now()}
 	if g.tls != nil {
 		c.Conn = tls.Server(l, g.tls)
 	}
 	return c
 }
+
+// Done is closed when the connection is closed, be it by the gate, and when the gate stops.
+func (c *Conn) Done() <-chan struct{} { return c.line.done }
 
 // Prove says that the connection brought a message: it keeps its place.
 func (c *Conn) Prove() { c.proved.Store(true) }
@@ -107,7 +110,9 @@ func (c *Conn) Close() error {
 // and a TLS connection allows its goodbye five seconds.
 type line struct {
 	net.Conn
+	done          chan struct{} // closed by the stop, or by Close
 	mu            sync.Mutex
+	over          bool      // done is closed
 	asked         time.Time // for reads, by whoever uses the connection
 	greeting      bool      // what was asked for holds only after the TLS handshake
 	reads, writes time.Time // the latest; zero until the stop
@@ -117,9 +122,25 @@ type line struct {
 func (l *line) stop(at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.end()
 	l.reads, l.writes = at, at.Add(StopWrite)
 	_ = l.Conn.SetReadDeadline(l.reads)   // a closed connection
 	_ = l.Conn.SetWriteDeadline(l.writes) // needs no waking
+}
+
+// end tells those who wait for something else than the network. The caller holds l.mu.
+func (l *line) end() {
+	if !l.over {
+		l.over = true
+		close(l.done)
+	}
+}
+
+func (l *line) Close() error {
+	l.mu.Lock()
+	l.end()
+	l.mu.Unlock()
+	return l.Conn.Close()
 }
 
 func (l *line) SetDeadline(t time.Time) error {

@@ -11,7 +11,7 @@ import "time"
 // Defaults for what a configuration leaves zero.
 const (
 	DefaultMaxMessage    = 16 << 20  // bytes
-	DefaultMaxBodies     = 256 << 20 // bytes
+	DefaultRoom          = 512 << 20 // bytes, of an inbound that shares with none
 	DefaultHeaderTimeout = 10 * time.Second
 	DefaultBodyTimeout   = 30 * time.Second
 	DefaultIdleTimeout   = 5 * time.Minute

@@ -15,6 +15,7 @@ import (
 	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/connect/gate"
 	"coppice.dev/coppice/internal/connect/secure"
+	"coppice.dev/coppice/internal/room"
 )
 
 // InboundConfig says where to listen and how much to bear. Zero values mean the defaults.
@@ -23,7 +24,6 @@ type InboundConfig struct {
 	Listen         string // "host:port"; port 0 takes a free one
 	Path           string // of the URL; the only one that takes messages
 	MaxMessage     int64  // bytes of one body
-	MaxBodies      int64  // bytes of all bodies that are in memory at once
 	AuthHeader     string // "Name: value", which a request must have; empty: none
 	TLS            *secure.Server
 	Peers          []netip.Prefix // whose connections are taken; empty: everybody's
@@ -32,6 +32,7 @@ type InboundConfig struct {
 	IdleTimeout    time.Duration  // from one request to the next
 	WriteTimeout   time.Duration  // for one answer: a peer that does not read is closed
 	MaxConnections int            // at once; see gate.Gate
+	Room           *room.Room     // for bodies, shared with others; nil: one of its own
 	Log            *slog.Logger
 }
 
@@ -41,7 +42,6 @@ type Inbound struct {
 	auth    auth
 	sink    connect.Sink
 	gate    *gate.Gate
-	room    *budget
 	running running
 }
 
@@ -60,7 +60,7 @@ func NewInbound(cfg InboundConfig, sink connect.Sink) (*Inbound, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http inbound %s: %w", cfg.Name, err)
 	}
-	return &Inbound{cfg: cfg, auth: a, sink: sink, gate: g, room: &budget{left: cfg.MaxBodies}}, nil
+	return &Inbound{cfg: cfg, auth: a, sink: sink, gate: g}, nil
 }
 
 func (cfg *InboundConfig) fill() {
@@ -70,8 +70,8 @@ func (cfg *InboundConfig) fill() {
 	if cfg.MaxMessage <= 0 {
 		cfg.MaxMessage = DefaultMaxMessage
 	}
-	if cfg.MaxBodies <= 0 {
-		cfg.MaxBodies = max(DefaultMaxBodies, 2*cfg.MaxMessage)
+	if cfg.Room == nil {
+		cfg.Room = room.New(DefaultRoom, cfg.MaxMessage, nil)
 	}
 	if cfg.HeaderTimeout <= 0 {
 		cfg.HeaderTimeout = DefaultHeaderTimeout

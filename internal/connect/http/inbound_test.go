@@ -14,6 +14,7 @@ import (
 	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/connect/connecttest"
 	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/room"
 )
 
 func TestInboundConfig(t *testing.T) {
@@ -135,27 +136,19 @@ func TestRefusalNotRecorded(t *testing.T) {
 	}
 }
 
-// has says whether the bodies in hand leave room for n bytes.
-func (b *budget) has(n int64) bool {
-	if !b.take(n) {
-		return false
-	}
-	b.give(n)
-	return true
-}
-
 // Bodies that do not fit into the memory for all of them are to come again; those that do are not held up by them. Red with
-// take of the budget always true.
+// Body.take always nil.
 func TestMemoryOfBodies(t *testing.T) {
 	sink := connecttest.NewSink()
-	in := serve(t, InboundConfig{MaxMessage: 150_000, MaxBodies: 200_000}, sink)
+	memory := room.New(600_000, 150_000, nil) // for one large body and some small ones
+	in := serve(t, InboundConfig{MaxMessage: 150_000, Room: memory, BodyTimeout: 200 * time.Millisecond}, sink)
 	full := fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 150000\r\n\r\n%s", strings.Repeat("x", 150_000))
 	first := dial(t, in.Addr())
 	if _, err := io.WriteString(first, full[:len(full)-1]); err != nil {
 		t.Fatal(err)
 	}
 	late := time.Now().Add(connecttest.Patience)
-	for in.room.has(50_000 + 1) { // it is read when the machine likes
+	for memory.Used().Grown < 100_000 { // it is read when the machine likes
 		if time.Now().After(late) {
 			t.Fatal("the first body is not read")
 		}
@@ -173,7 +166,7 @@ func TestMemoryOfBodies(t *testing.T) {
 	if status, _, err := readAnswer(bufio.NewReader(first)); status != 200 {
 		t.Errorf("the first is answered %d, %v", status, err)
 	}
-	for !in.room.has(200_000) { // given back a moment after the answer
+	for memory.Used() != (room.Used{}) { // given back a moment after the answer
 		if time.Now().After(late) {
 			t.Fatal("room is not given back")
 		}

@@ -14,6 +14,7 @@ import (
 	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/room"
 )
 
 // retryAfter is what a sender that is to come again is told, in seconds.
@@ -100,17 +101,18 @@ func (x *request) turnAway(status int, reason string) {
 
 // take reads the body, commits it, and answers.
 func (x *request) take() {
-	body, release, err := readBody(nethttp.MaxBytesReader(x.w, x.r.Body, x.in.cfg.MaxMessage), x.in.cfg.MaxMessage, x.in.room)
-	defer release()
-	if err != nil {
-		x.noBody(int64(len(body)), err)
+	most := x.in.cfg.MaxMessage
+	in := x.in.cfg.Room.Body(most+1, time.Now().Add(x.in.cfg.BodyTimeout), x.visit.Done()) // one more, to see the end behind the last
+	defer in.Free()
+	if err := readBody(nethttp.MaxBytesReader(x.w, x.r.Body, most), in); err != nil {
+		x.noBody(in.Len(), err)
 		return
 	}
-	if len(body) == 0 {
+	if in.Len() == 0 {
 		x.refuse(nethttp.StatusBadRequest, "body is empty", 0)
 		return
 	}
-	x.receive(body)
+	x.receive(in.Bytes())
 }
 
 // noBody is called where a body had no end that could be waited for; size is what arrived of it.
@@ -120,7 +122,7 @@ func (x *request) noBody(size int64, err error) {
 	case errors.As(err, &over):
 		x.refuse(nethttp.StatusRequestEntityTooLarge, x.in.overLimit(), size)
 		return
-	case errors.Is(err, errNoRoom):
+	case errors.Is(err, room.ErrFull):
 		x.w.Header().Set("Connection", "close")
 		x.later(err.Error())
 		return

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"coppice.dev/coppice/internal/room"
 )
 
 // An MLLP block, and the only three bytes that mean anything to it:
@@ -79,40 +81,50 @@ func (r *frameReader) begin() error {
 	}
 }
 
+// slack is how much of a body may be read beyond its limit before that is seen, in bytes.
+const slack = readBuffer + 1
+
 // body reads up to the block end and returns what stands before it; the caller owns it. With an error it returns the
 // part that was read: no more than max bytes and one read buffer. It grows by what has arrived, never by what is promised.
-func (r *frameReader) body() ([]byte, error) {
-	body := []byte{}
+func (r *frameReader) body() ([]byte, error) { return r.bodyIn(new(room.Body)) }
+
+// bodyIn is body in memory of somebody's; its errors are also those of the memory.
+func (r *frameReader) bodyIn(in *room.Body) ([]byte, error) {
 	for {
 		chunk, err := r.in.ReadSlice(blockEnd)
-		body = append(body, chunk...)
+		if full := in.Append(chunk); full != nil {
+			return in.Bytes(), full
+		}
 		switch {
-		case err == nil: // body ends in FS
+		case err == nil: // the body ends in FS
 		case errors.Is(err, bufio.ErrBufferFull):
-			if int64(len(body)) > r.max {
-				return body, errTooLarge
+			if in.Len() > r.max {
+				return in.Bytes(), errTooLarge
 			}
 			continue
-		case errors.Is(err, io.EOF):
-			return body, io.ErrUnexpectedEOF
 		default:
-			return body, err
+			return in.Bytes(), cutShort(err)
 		}
-		if int64(len(body)-1) > r.max {
-			return body, errTooLarge
+		if in.Len()-1 > r.max {
+			return in.Bytes(), errTooLarge
 		}
 		next, err := r.in.ReadByte()
 		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return body, err
+			return in.Bytes(), cutShort(err)
 		}
 		if next == carriage {
-			return body[:len(body)-1], nil
+			return in.Bytes()[:in.Len()-1], nil
 		}
 		if err := r.in.UnreadByte(); err != nil {
-			return body, err
+			return in.Bytes(), err
 		}
 	}
+}
+
+// cutShort says of an end of the stream that it was none of a body.
+func cutShort(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
 }

@@ -13,6 +13,7 @@ import (
 	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/connect/gate"
 	"coppice.dev/coppice/internal/connect/secure"
+	"coppice.dev/coppice/internal/room"
 )
 
 // AckMode says which answers a sender gets.
@@ -37,6 +38,7 @@ type InboundConfig struct {
 	Peers          []netip.Prefix // whose connections are taken; empty: everybody's
 	MaxConnections int            // at once; see gate.Gate
 	Ack            AckMode
+	Room           *room.Room // for bodies, shared with others; nil: one of its own
 	Log            *slog.Logger
 }
 
@@ -77,6 +79,9 @@ func (cfg *InboundConfig) fill() {
 	}
 	if cfg.WriteTimeout <= 0 {
 		cfg.WriteTimeout = DefaultWriteTimeout
+	}
+	if cfg.Room == nil {
+		cfg.Room = room.New(DefaultRoom, cfg.MaxMessage, nil)
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

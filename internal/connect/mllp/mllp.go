@@ -16,8 +16,9 @@ import (
 
 // Defaults for what a configuration leaves zero.
 const (
-	DefaultMaxMessage     = 16 << 20 // bytes
-	DefaultMaxReply       = 1 << 20  // bytes
+	DefaultMaxMessage     = 16 << 20  // bytes
+	DefaultMaxReply       = 1 << 20   // bytes
+	DefaultRoom           = 512 << 20 // bytes, of an inbound that shares with none
 	DefaultFrameTimeout   = 30 * time.Second
 	DefaultIdleTimeout    = time.Hour
 	DefaultWriteTimeout   = 10 * time.Second

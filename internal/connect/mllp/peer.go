@@ -13,6 +13,7 @@ import (
 	"coppice.dev/coppice/internal/connect/gate"
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
+	"coppice.dev/coppice/internal/room"
 )
 
 // What a connection that is about to close may still send before it is cut, so that the answer that it was given is not
@@ -67,8 +68,11 @@ func (p *peer) next(commit context.Context) error {
 	if err := p.blocks.begin(); err != nil {
 		return p.noBlock(commit, err)
 	}
-	p.readWithin(p.cfg.FrameTimeout)
-	body, err := p.blocks.body()
+	until := time.Now().Add(p.cfg.FrameTimeout)
+	_ = p.conn.SetReadDeadline(until) // an error here comes again from the read
+	in := p.cfg.Room.Body(p.cfg.MaxMessage+slack, until, p.conn.Done())
+	defer in.Free()
+	body, err := p.blocks.bodyIn(in)
 	if err != nil {
 		return p.noEnd(commit, body, err)
 	}
@@ -101,6 +105,8 @@ func (p *peer) noEnd(commit context.Context, body []byte, err error) error {
 		return errHangUp
 	case errors.Is(err, errTooLarge):
 		return p.tooLarge(commit, body)
+	case errors.Is(err, room.ErrFull), errors.Is(err, room.ErrGone):
+		return err // turned away for now, and not for good
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = fmt.Errorf("no block end within %v", p.cfg.FrameTimeout)
 	default:
