@@ -34,11 +34,13 @@ type Store interface {
 	Route(ctx context.Context, id message.ID, plans []message.Plan, run message.Outcome) error
 	FailRoute(ctx context.Context, id message.ID, run message.Outcome) error
 	NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error)
+	NextSize(ctx context.Context, of message.Target) (int64, error)
 	EndRun(ctx context.Context, run int64, out message.Outcome) error
 	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
 	KeepOrder(ctx context.Context, outbound string, keep bool) error
 	Ready(ctx context.Context, outbound string, limit int) ([]message.Delivery, error)
 	StillReady(ctx context.Context, delivery int64) (attempts int, ready bool, err error)
+	DeliverySize(ctx context.Context, delivery int64) (int64, error)
 	DeliveryBody(ctx context.Context, delivery int64) ([]byte, error)
 	Delivered(ctx context.Context, delivery int64, r message.Receipt) error
 	Retry(ctx context.Context, delivery int64, reason string, rejected bool, next time.Time) error
@@ -153,6 +155,8 @@ type Config struct {
 	Inbounds  []Inbound
 	Handlers  []Handler
 	Outbounds []Outbound
+	// Room is for the bodies in hand; nil: there is no bound.
+	Room Room
 	// Grace is how long, once Run's context has ended, what is under way may take to end by itself.
 	Grace    time.Duration
 	Log      *slog.Logger

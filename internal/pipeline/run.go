@@ -18,7 +18,13 @@ func (p *Pipeline) routeAll(ctx, hard context.Context, in *Inbound) {
 		if held, err := p.held(ctx, routing(in.Name)); held || err != nil {
 			return -1, err
 		}
+		h := hand{room: p.cfg.Room}
+		defer h.has(0)
+		if err := h.reach(ctx, func() (int64, error) { return p.cfg.Store.NextSize(ctx, routing(in.Name)) }); err != nil {
+			return 0, err
+		}
 		m, err := p.cfg.Store.NextReceived(ctx, in.Name)
+		h.has(sizeOf(m, nil))
 		if m == nil || err != nil {
 			return -1, err
 		}
@@ -111,20 +117,27 @@ func (p *Pipeline) handleAll(ctx, hard context.Context, h *Handler) {
 		if held, err := p.held(ctx, running(h.Name)); held || err != nil {
 			return -1, err
 		}
+		have := hand{room: p.cfg.Room}
+		defer have.has(0)
+		if err := have.reach(ctx, func() (int64, error) { return p.cfg.Store.NextSize(ctx, running(h.Name)) }); err != nil {
+			return 0, err
+		}
 		run, m, err := p.cfg.Store.NextRun(ctx, h.Name)
+		have.has(sizeOf(m, nil))
 		if run == nil || err != nil {
 			return -1, err
 		}
-		return 0, p.handle(hard, h, run, m, &spent)
+		return 0, p.handle(hard, h, run, m, &spent, &have)
 	})
 }
 
 // handle has one message handled and commits the outcome. An error holds the handler.
-func (p *Pipeline) handle(ctx context.Context, h *Handler, run *message.Run, m *message.Message, spent *tries) error {
+func (p *Pipeline) handle(ctx context.Context, h *Handler, run *message.Run, m *message.Message, spent *tries, have *hand) error {
 	out, err := p.work(ctx, h, run.To, m, spent)
 	if err != nil {
 		return err
 	}
+	have.has(sizeOf(m, out.Sends))
 	commit, cancel := committingMuch(ctx, out.Sends)
 	defer cancel()
 	if out.State == message.RunError {

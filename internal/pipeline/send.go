@@ -26,7 +26,7 @@ type sending struct {
 
 // ending is how one send ended.
 type ending struct {
-	delivery message.Delivery                // as it was sent
+	delivery message.Delivery                // as it was sent, without its body
 	due      time.Time                       // when it is to be tried again; zero: never
 	commit   func(ctx context.Context) error // records it
 	tell     func()                          // after that
@@ -107,11 +107,18 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 
 // send makes a delivery and says how that ended; nil if its body cannot be read, and if a stop cut it short: it is sent again.
 func (s *sending) send(ctx, hard context.Context, d message.Delivery) (*ending, error) {
-	var err error
-	if d.Body, err = s.cfg.Store.DeliveryBody(ctx, d.ID); err != nil {
+	h := hand{room: s.cfg.Room}
+	defer h.has(0)
+	err := h.reach(ctx, func() (int64, error) { return s.cfg.Store.DeliverySize(ctx, d.ID) })
+	if err == nil {
+		d.Body, err = s.cfg.Store.DeliveryBody(ctx, d.ID)
+	}
+	if err != nil {
 		return nil, err
 	}
+	h.has(int64(len(d.Body)))
 	receipt, err := s.out.Sender.Send(hard, d)
+	d.Body = nil
 	var rejection *message.Rejection
 	if err != nil && hard.Err() != nil && !errors.As(err, &rejection) {
 		return nil, context.Cause(hard)

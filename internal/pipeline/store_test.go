@@ -206,6 +206,21 @@ func (s *memory) NextRun(ctx context.Context, handler string) (run *message.Run,
 	return run, m, err
 }
 
+func (s *memory) NextSize(ctx context.Context, of message.Target) (n int64, err error) {
+	var m *message.Message
+	if of.Kind == message.KindInbound {
+		m, err = s.NextReceived(ctx, of.Name)
+	} else {
+		_, m, err = s.NextRun(ctx, of.Name)
+	}
+	return sizeOf(m, nil), err
+}
+
+func (s *memory) DeliverySize(ctx context.Context, delivery int64) (int64, error) {
+	body, err := s.DeliveryBody(ctx, delivery)
+	return int64(len(body)), err
+}
+
 func (s *memory) EndRun(ctx context.Context, run int64, out message.Outcome) error {
 	return s.do(ctx, "EndRun", func() error {
 		r := s.runs[run-1]

@@ -148,6 +148,11 @@ type Store interface {
 
 	// NextRun returns the handler's oldest pending run with its message and body; nil, nil if none is pending.
 	NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error)
+	// NextSize is how large the body is, in bytes, that NextReceived of an inbound or NextRun of a handler would return; 0 if
+	// they would return none.
+	NextSize(ctx context.Context, of message.Target) (int64, error)
+	// DeliverySize is how large the body of a delivery is; 0 for one that carries nothing, ErrNotFound if there is none.
+	DeliverySize(ctx context.Context, delivery int64) (int64, error)
 	// EndRun commits a run's outcome: its sends fill its places in order (a second send to one outbound takes the place
 	// right behind the first), places without a send are closed, and the message's disposition follows. A body equal
 	// to the message's own is not stored again. Every send's To must be among the plan's outbounds.

@@ -37,6 +37,41 @@ func testLargeBodies(f *fixture) {
 	}
 }
 
+// testSizes: how large a body is, is known before it is read.
+func testSizes(f *fixture) {
+	inbound, handler := message.Target{Kind: message.KindInbound, Name: "in"}, handlerTarget("h")
+	next := func(what string, of message.Target, want int) {
+		f.Helper()
+		n, err := f.s.NextSize(f.ctx(), of)
+		f.must(err)
+		equal(f, what, n, int64(want))
+	}
+	next("of an empty inbound", inbound, 0)
+	next("of an idle handler", handler, 0)
+	for _, size := range []int{1, 256 << 10, 256<<10 + 1, 600 << 10} {
+		id, err := f.s.Receive(f.ctx(), message.Incoming{Inbound: "in", Body: large(size)})
+		f.must(err)
+		f.receive("in", "behind it")
+		next("next received", inbound, size)
+		f.route(id, plan("h", "out"))
+		behind, err := f.s.NextReceived(f.ctx(), "in")
+		f.must(err)
+		f.route(behind.ID, plan("h", "out"))
+		next("next run", handler, size)
+		closed := f.head("out")
+		n, err := f.s.DeliverySize(f.ctx(), closed.ID)
+		f.must(err)
+		equal(f, "of a place that is not filled", n, 0)
+		f.end(id, "h", sent([2]string{"out", string(large(size + 7))}))
+		head := f.head("out")
+		n, err = f.s.DeliverySize(f.ctx(), head.ID)
+		f.must(err)
+		equal(f, "of a delivery", n, int64(size+7))
+		f.delivered(head)
+		f.end(behind.ID, "h", filtered(""))
+	}
+}
+
 func (f *fixture) wantBody(what string, got, want []byte) {
 	f.Helper()
 	if !bytes.Equal(got, want) {

@@ -175,6 +175,8 @@ func testNotFound(f *fixture) {
 	f.wantErr(err, store.ErrNotFound)
 	_, err = f.s.DeliveryBody(f.ctx(), none)
 	f.wantErr(err, store.ErrNotFound)
+	_, err = f.s.DeliverySize(f.ctx(), none)
+	f.wantErr(err, store.ErrNotFound)
 	f.wantErr(f.s.Route(f.ctx(), none, nil, message.Outcome{State: message.RunSent}), store.ErrNotFound)
 	f.wantErr(f.s.FailRoute(f.ctx(), none, failed("")), store.ErrNotFound)
 	f.wantErr(f.s.EndRun(f.ctx(), none, filtered("")), store.ErrNotFound)
@@ -207,6 +209,8 @@ func testClosed(f *fixture) {
 	_, _, errs["StillReady"] = f.s.StillReady(ctx, 1)
 	_, errs["Heads"] = f.s.Heads(ctx, "a")
 	_, errs["DeliveryBody"] = f.s.DeliveryBody(ctx, 1)
+	_, errs["NextSize"] = f.s.NextSize(ctx, handlerTarget("h"))
+	_, errs["DeliverySize"] = f.s.DeliverySize(ctx, 1)
 	_, errs["Purgeable"] = f.s.Purgeable(ctx, store.PurgeRequest{})
 	_, errs["Purge"] = f.s.Purge(ctx, store.PurgeRequest{})
 	_, errs["Outline"] = f.s.Outline(ctx, id)
@@ -216,7 +220,7 @@ func testClosed(f *fixture) {
 	_, errs["Timeline"] = f.s.Timeline(ctx, id)
 	_, errs["Counts"] = f.s.Counts(ctx)
 	_, errs["Refusals"] = f.s.Refusals(ctx, 1)
-	equal(f, "methods", len(errs), 26)
+	equal(f, "methods", len(errs), 28)
 	for method, err := range errs {
 		if err == nil {
 			f.Errorf("%s works after Close", method)

@@ -52,6 +52,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Reasons", testReasons},
 		{"Stale", testStale},
 		{"NotFound", testNotFound},
+		{"Sizes", testSizes},
 		{"Timeline", testTimeline},
 		{"LargeBodies", testLargeBodies},
 		{"LargeSends", testLargeSends},
