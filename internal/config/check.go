@@ -19,6 +19,7 @@ func (r *reader) check() {
 	r.checkFolders()
 	r.checkRetries()
 	r.checkDuplicates()
+	r.checkMemory()
 }
 
 func (r *reader) checkPresence() {
@@ -241,5 +242,36 @@ func (r *reader) checkDuplicates() {
 			r.report(r.cfg.Pos(path...), path, "store.retention.done is "+formatDuration(kept),
 				"duplicates.within is longer than the store keeps messages that are done")
 		}
+	}
+}
+
+// MaxMessage is how large a message of an inbound may be, in bytes.
+func (in Inbound) MaxMessage() int64 {
+	switch {
+	case in.MLLP != nil:
+		return in.MLLP.MaxMessage
+	case in.HTTP != nil:
+		return in.HTTP.MaxMessage
+	case in.File != nil:
+		return in.File.MaxMessage
+	}
+	return 0
+}
+
+// LargestMessage is how large a message of any inbound may be, in bytes.
+func (c *Config) LargestMessage() (most int64) {
+	for _, in := range c.Inbounds {
+		most = max(most, in.MaxMessage())
+	}
+	return most
+}
+
+// checkMemory reports a memory for bodies in which the largest message would have no room beside others.
+func (r *reader) checkMemory() {
+	least := LeastBodies * r.cfg.LargestMessage()
+	if n := r.cfg.root.child("memory").child("bodies"); n != nil && r.cfg.Memory.Bodies > 0 && r.cfg.Memory.Bodies < least {
+		path := []string{"memory", "bodies"}
+		r.report(n.at, path, "write at least "+formatSize(least)+", or a smaller max_message in the inbound that takes the largest messages",
+			"memory.bodies is less than %d times the largest max_message", LeastBodies)
 	}
 }

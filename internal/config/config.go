@@ -21,6 +21,7 @@ type Config struct {
 	Version int    // always 1
 
 	Store   Store
+	Memory  Memory
 	Sandbox Sandbox
 	Alerts  *Alerts // nil: nobody is told
 	// In file order each.
@@ -37,6 +38,14 @@ type Store struct {
 	MinFree   int64  // bytes; with less room on its disk nothing is received
 	Retention Retention
 }
+
+// Memory is what the engine may keep in memory.
+type Memory struct {
+	Bodies int64 // bytes of all bodies together; at least LeastBodies times the largest max_message
+}
+
+// LeastBodies is how many of the largest messages the memory for bodies has room for at least.
+const LeastBodies = 4
 
 // Retention is how long messages are kept once they have ended. Zero is for ever.
 type Retention struct {

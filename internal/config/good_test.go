@@ -42,6 +42,8 @@ func defaultSandbox() Sandbox {
 	return Sandbox{Mode: "subprocess", Python: "python3", Node: "node", StartTimeout: 10 * time.Second}
 }
 
+func defaultMemory() Memory { return Memory{Bodies: 512 << 20} }
+
 func defaultRetention() Retention {
 	return Retention{Done: 30 * 24 * time.Hour, Dead: 90 * 24 * time.Hour}
 }
@@ -68,6 +70,7 @@ func TestAim(t *testing.T) {
 	equal(t, cfg, Config{
 		File: file, Dir: dir, Version: 1,
 		Store:   Store{Path: filepath.Join(dir, "var", "coppice.db"), MinFree: 1 << 30, Retention: defaultRetention()},
+		Memory:  defaultMemory(),
 		Sandbox: sandbox,
 		Inbounds: []Inbound{{
 			Name:   "adt",
@@ -98,6 +101,7 @@ version = 1
 store.path = "data/q.db"
 store.min_free = "0B"
 store.retention = { done = "1d12h", dead = "forever" }
+memory.bodies = "1GiB"
 alerts = { command = ["./page.sh", "-v"], webhook = "https://pager.example.org/x", oldest = "1m", repeat = "1d" }
 [sandbox]
 mode = "subprocess"
@@ -148,6 +152,7 @@ retry = { first = "2s", max = "1d", rejected = 9, then = "hold" }
 		Store: Store{Path: at("data/q.db"), Retention: Retention{Done: 36 * time.Hour}},
 		Alerts: &Alerts{Command: []string{at("page.sh"), "-v"}, Webhook: "https://pager.example.org/x", Oldest: time.Minute,
 			Repeat: 24 * time.Hour},
+		Memory:  Memory{Bodies: 1 << 30},
 		Sandbox: Sandbox{Mode: "subprocess", Level: "group", Python: at("venv/bin/python"), Node: at("node/bin/node"), StartTimeout: 90 * time.Second},
 		Inbounds: []Inbound{
 			{

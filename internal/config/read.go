@@ -13,6 +13,7 @@ func (r *reader) read() {
 	top := table{r: r, node: r.cfg.root}
 	r.cfg.Version = r.readVersion(top)
 	r.cfg.Store = readStore(top.table("store"))
+	r.cfg.Memory.Bodies = top.table("memory").size("bodies")
 	r.cfg.Sandbox = readSandbox(top.table("sandbox"))
 	if top.has("alerts") {
 		r.cfg.Alerts = readAlerts(top.table("alerts"))

@@ -114,6 +114,10 @@ func topKeys() []key {
 			doc: "Those that are PROCESSED, FILTERED or UNROUTED."},
 		{path: "store.retention.dead", form: formKeep, field: "Store.Retention.Dead", def: "90d", min: minute, max: 36500 * 24 * hour,
 			doc: "Those that are ERROR."},
+		{path: "memory", form: formTable, doc: "What the engine may keep in memory."},
+		{path: "memory.bodies", form: formSize, field: "Memory.Bodies", def: "512MiB", min: 1 << 20, max: 1 << 50,
+			doc: "What the bodies of messages may take together, one half of it those that arrive, the other those that are worked on and sent; " +
+				"at least four times the largest `max_message`. What finds no room waits."},
 		{path: "sandbox", form: formTable, doc: "How workers run."},
 		{path: "inbound", form: formNamed, doc: "Connections that messages come in by."},
 		{path: "handler", form: formNamed, doc: "Functions that transform messages."},

@@ -90,16 +90,10 @@ func (d desk) resubmit(ctx context.Context, id message.ID, body []byte) (message
 
 // maxMessageOf is how large a message of an inbound may be.
 func maxMessageOf(cfg *config.Config, inbound string) int64 {
-	switch in := find(cfg.Inbounds, inbound, inboundName); {
-	case in == nil:
-		return 0
-	case in.MLLP != nil:
-		return in.MLLP.MaxMessage
-	case in.HTTP != nil:
-		return in.HTTP.MaxMessage
-	default:
-		return in.File.MaxMessage
+	if in := find(cfg.Inbounds, inbound, inboundName); in != nil {
+		return in.MaxMessage()
 	}
+	return 0
 }
 
 // StatusOf reads what waits and what is held in a store, beside its engine or without one.

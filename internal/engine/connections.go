@@ -98,16 +98,16 @@ func (e *Engine) inbound(in config.Inbound) (connect.Inbound, error) {
 	case in.MLLP != nil:
 		m := in.MLLP
 		return mllp.NewInbound(mllp.InboundConfig{Name: in.Name, Listen: m.Listen, MaxMessage: m.MaxMessage,
-			Ack: mllp.AckMode(m.Ack), Peers: m.Peers, TLS: serverTLS(m.TLS), Log: e.log}, s)
+			Ack: mllp.AckMode(m.Ack), Peers: m.Peers, TLS: serverTLS(m.TLS), Room: e.room, Log: e.log}, s)
 	case in.HTTP != nil:
 		h := in.HTTP
 		return http.NewInbound(http.InboundConfig{Name: in.Name, Listen: h.Listen, Path: h.Path, MaxMessage: h.MaxMessage,
-			AuthHeader: h.AuthHeader, Peers: h.Peers, TLS: serverTLS(h.TLS), Log: e.log}, s)
+			AuthHeader: h.AuthHeader, Peers: h.Peers, TLS: serverTLS(h.TLS), Room: e.room, Log: e.log}, s)
 	}
 	f := in.File
 	return file.NewInbound(file.InboundConfig{Name: in.Name, Dir: f.Dir, Pattern: f.Pattern, Poll: f.Poll, Stable: max(f.Stable, 1), // none is the shortest: zero would be the default
 
-		MaxMessage: f.MaxMessage, After: file.After(f.After), MoveTo: f.MoveTo, Log: e.log}, s)
+		MaxMessage: f.MaxMessage, After: file.After(f.After), MoveTo: f.MoveTo, Room: e.room, Log: e.log}, s)
 }
 
 func (e *Engine) outbound(out config.Outbound) (connect.Outbound, error) {

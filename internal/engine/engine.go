@@ -19,6 +19,7 @@ import (
 	"coppice.dev/coppice/internal/flight"
 	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/pipeline"
+	"coppice.dev/coppice/internal/room"
 	"coppice.dev/coppice/internal/store"
 	"coppice.dev/coppice/internal/store/sqlite"
 	"coppice.dev/coppice/sandbox"
@@ -52,6 +53,7 @@ type Engine struct {
 	store   store.Store
 	flight  *flight.Recorder
 	disk    *disk
+	room    *room.Room // for bodies; nil in a dry run and a check
 	alerts  *alerts
 	rates   rates
 	now     atomic.Pointer[generation]
@@ -92,6 +94,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err er
 		o.free = sqlite.FreeSpace
 	}
 	e := &Engine{options: o, log: o.Log}
+	e.room = e.roomFor(cfg)
 	defer func() {
 		if err != nil {
 			e.Close()
@@ -340,6 +343,9 @@ func letGo(in connect.Inbound) {
 
 func (e *Engine) pipelineConfig(g *generation) pipeline.Config {
 	c := pipeline.Config{Store: e.store, Grace: drainGrace, Log: e.log, Observer: e.alerts.observe(e.rates.observe(e.options.Pipeline))}
+	if e.room != nil {
+		c.Room = e.room
+	}
 	for _, in := range g.cfg.Inbounds {
 		p := pipeline.Inbound{Name: in.Name, Handlers: in.Handlers, Attempts: defaultAttempts, HoldAfter: in.HoldAfter}
 		if r := g.workers.routers[in.Name]; r != nil {

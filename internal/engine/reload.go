@@ -208,6 +208,7 @@ func (r *reload) turn(ctx context.Context) error {
 	defer e.orders.Unlock()
 	r.new.pipeline = pipeline.New(e.pipelineConfig(r.new))
 	e.now.Store(r.new) // messages that come from here on wait for it in the store
+	e.room.Resize(r.new.cfg.Memory.Bodies, r.new.cfg.LargestMessage())
 	run.moving.end()
 	// Work may have come for a name that is dropped since the first look; none comes now.
 	err := orphans(ctx, r.new.cfg, e.store)
@@ -219,6 +220,7 @@ func (r *reload) turn(ctx context.Context) error {
 		again.pipeline = pipeline.New(e.pipelineConfig(&again))
 		r.old = &again
 		e.now.Store(r.old)
+		e.room.Resize(r.old.cfg.Memory.Bodies, r.old.cfg.LargestMessage())
 	}
 	run.move(run.ctx, e.now.Load().pipeline)
 	return err
@@ -285,7 +287,7 @@ func (r *reload) changes() (list []string) {
 	list = append(list, changed(message.KindOutbound, r.old.cfg.Outbounds, r.new.cfg.Outbounds, outboundName)...)
 	settings := len(list)
 	for what, same := range map[string]bool{"alerts": reflect.DeepEqual(r.old.cfg.Alerts, r.new.cfg.Alerts),
-		"sandbox": r.old.cfg.Sandbox == r.new.cfg.Sandbox, "store": r.old.cfg.Store == r.new.cfg.Store} {
+		"memory": r.old.cfg.Memory == r.new.cfg.Memory, "sandbox": r.old.cfg.Sandbox == r.new.cfg.Sandbox, "store": r.old.cfg.Store == r.new.cfg.Store} {
 		if !same {
 			list = append(list, what+": changed")
 		}

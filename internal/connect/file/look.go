@@ -24,9 +24,6 @@ import (
 // opening makes it wait for ever.
 const openWithin = 2 * time.Second
 
-// roomWithin is how long a file waits for memory before the look at the folder ends with it.
-const roomWithin = 5 * time.Second
-
 // errNotQuiet is what a file is that changed while it was read.
 var errNotQuiet = errors.New("file changed while it was read")
 
@@ -139,7 +136,7 @@ func (in *Inbound) take(ctx, commit context.Context, root *os.Root, name string,
 		s.done = false
 		return s, nil
 	}
-	hold := in.cfg.Room.Body(in.cfg.MaxMessage+1, time.Now().Add(roomWithin), ctx.Done())
+	hold := in.cfg.Room.Body(in.cfg.MaxMessage+1, time.Now().Add(in.cfg.Poll), ctx.Done())
 	defer hold.Free()
 	body, err := in.read(root, name, s, hold)
 	switch {
