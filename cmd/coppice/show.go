@@ -18,12 +18,13 @@ import (
 
 func showCommand(io stdio) *cobra.Command {
 	var dir string
-	var asJSON, raw bool
+	var asJSON, raw, diff bool
 	var delivery int
 	cmd := &cobra.Command{
 		Use:   "show ID",
 		Short: "Show one message: what came, what each handler did, what was delivered",
-		Long: `Show prints everything that the store knows of one message. With --raw it writes the message's bytes to stdout exactly as
+		Long: `Show prints everything that the store knows of one message, and how each body that was sent differs from what came: HL7 segment by
+segment with the fields that changed, text line by line, all else byte by byte; --diff=false leaves that out. With --raw it writes the message's bytes to stdout exactly as
 they were received, and with --raw --delivery N those of its Nth delivery as they were sent.
 
 A run of the router or a handler is PENDING until it has ended as SENT, FILTERED or ERROR. A delivery is RESERVED, a place
@@ -36,6 +37,7 @@ it, and under which number coppice explain tells of it.`,
 	}
 	configFlag(cmd, &dir)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; bodies are base64")
+	cmd.Flags().BoolVar(&diff, "diff", true, "show how what was sent differs from what came")
 	cmd.Flags().BoolVar(&raw, "raw", false, "write the bytes, and nothing else")
 	cmd.Flags().IntVar(&delivery, "delivery", 0, "with --raw: the bytes of delivery `N`")
 	return verb(cmd, func(cmd *cobra.Command, args []string) error {
@@ -70,9 +72,9 @@ it, and under which number coppice explain tells of it.`,
 		case err != nil:
 			return err
 		case asJSON:
-			return printJSON(io.out, timelineJSON(t, h))
+			return printJSON(io.out, timelineJSON(t, h, diff))
 		}
-		return showText(io, t, h)
+		return showText(io, t, h, diff)
 	})
 }
 
@@ -99,7 +101,7 @@ func sent(t store.Timeline) []message.Delivery {
 	return slices.DeleteFunc(slices.Clone(t.Deliveries), func(d message.Delivery) bool { return d.State == message.Closed })
 }
 
-func showText(io stdio, t store.Timeline, h holds) error {
+func showText(io stdio, t store.Timeline, h holds, diff bool) error {
 	m := t.Message
 	p := func(format string, args ...any) { fmt.Fprintf(io.out, format+"\n", args...) }
 	p("message %d  %s", m.ID, m.Disposition)
@@ -133,8 +135,12 @@ func showText(io stdio, t store.Timeline, h holds) error {
 	for _, r := range t.Runs {
 		showRun(p, r)
 	}
+	c := &comparing{came: m.Body, diff: diff, color: inColor(io.out, "auto")}
 	for _, d := range sent(t) {
 		showDelivery(p, d)
+		if d.Body != nil {
+			fmt.Fprint(io.out, c.text(d))
+		}
 	}
 	p("")
 	return showBody(io, m.Body)
@@ -200,9 +206,6 @@ func showDelivery(p func(string, ...any), d message.Delivery) {
 	if !d.Ended.IsZero() {
 		p("  ended     %s", clock(d.Ended))
 	}
-	if d.Body != nil {
-		p("  body      %d bytes", len(d.Body))
-	}
 }
 
 // showBody prints a body a line each for its lines, safely and not without end.
@@ -259,6 +262,8 @@ type deliveryJSON struct {
 	Ended    *time.Time            `json:"ended,omitempty"`
 	Replayed *time.Time            `json:"replayed,omitempty"` // when a new attempt took its place
 	Body     []byte                `json:"body,omitempty"`
+	AsItCame *bool                 `json:"as_it_came,omitempty"` // absent where there is no body yet
+	Diff     []string              `json:"diff,omitempty"`       // from what came
 }
 
 // someTime is a time for JSON, which leaves out a zero one.
@@ -269,7 +274,7 @@ func someTime(t time.Time) *time.Time {
 	return &t
 }
 
-func timelineJSON(t store.Timeline, h holds) any {
+func timelineJSON(t store.Timeline, h holds, diff bool) any {
 	out := struct {
 		listed
 		Cuts       []cutJSON         `json:"cuts,omitempty"`
@@ -290,12 +295,14 @@ func timelineJSON(t store.Timeline, h holds) any {
 		}
 		out.Runs = append(out.Runs, j)
 	}
+	c := &comparing{came: t.Message.Body, diff: diff}
 	for _, d := range sent(t) {
 		j := deliveryJSON{Number: d.Number, Name: d.Name(), Outbound: d.Outbound, Handler: d.Handler, State: d.State,
 			Attempts: d.Attempts, Receipt: d.Receipt, Reason: d.Reason, Body: d.Body, Ended: someTime(d.Ended), Replayed: someTime(d.Replayed)}
 		if d.State == message.Ready {
 			j.NextTry = someTime(d.NextTry)
 		}
+		j.AsItCame, j.Diff = c.json(d)
 		out.Deliveries = append(out.Deliveries, j)
 	}
 	return out
