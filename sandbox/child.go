@@ -29,6 +29,7 @@ type child interface {
 
 	Pending() tree.Pending
 	begin(message int64) tree.Pending // it is about to get a message; what lies in the wire before that
+	printed() []Printed               // what it has printed since then
 	tail() []string                   // the last lines that it printed
 	whole() []string                  // the same, of one that has ended, once all is read
 	let()                             // closes the engine's ends, once it is gone or given up
@@ -99,6 +100,8 @@ func (h *hosted) let() {
 }
 
 func (h *hosted) begin(message int64) tree.Pending { return h.output.begin(message, h.Link.Look) }
+
+func (h *hosted) printed() []Printed { return h.output.sinceBegin(h.Link.Look) }
 
 func (h *hosted) clear() error   { return h.scratch.Remove() }
 func (h *hosted) folder() string { return h.scratch.Path }

@@ -201,10 +201,11 @@ func (f *fake) begin(message int64) tree.Pending {
 	}
 	return f.Pending()
 }
-func (f *fake) tail() []string  { return nil }
-func (f *fake) whole() []string { return nil }
-func (f *fake) clear() error    { return nil }
-func (f *fake) folder() string  { return "" }
+func (f *fake) printed() []Printed { return nil }
+func (f *fake) tail() []string     { return nil }
+func (f *fake) whole() []string    { return nil }
+func (f *fake) clear() error       { return nil }
+func (f *fake) folder() string     { return "" }
 
 // hear is the child's read of one message; nil when there are no more.
 func (f *fake) hear() wire.Message {

@@ -41,6 +41,8 @@ type output struct {
 	message int64      // what the worker was given last
 	taken   [2]int     // bytes read of each stream
 	printed int64      // bytes since begin
+	kept    [2]lastOf  // of these, of each stream
+	once    bool       // there is one message alone: what comes before begin is printed for it, too
 	most    int64      // that many; not above 0 if there is no limit
 	over    func(*LimitError)
 
@@ -53,7 +55,7 @@ type output struct {
 
 // newOutput makes one that calls over each time that more comes than the spec's limit; it must not block.
 func newOutput(spec *Spec, over func(*LimitError)) *output {
-	o := &output{session: spec.Name, most: spec.Limits.Output, over: over, tokens: lineBurst, told: make(chan struct{})}
+	o := &output{session: spec.Name, most: spec.Limits.Output, over: over, once: spec.Exec, tokens: lineBurst, told: make(chan struct{})}
 	observer := spec.Observer.Output
 	if observer == nil {
 		close(o.told)
@@ -102,6 +104,11 @@ func (o *output) begin(message int64, look looker) tree.Pending {
 		pending, _ = look()
 	}
 	o.message, o.printed = message, 0
+	for i := range o.kept {
+		if !o.once {
+			o.kept[i] = lastOf{kept: o.kept[i].kept[:0]}
+		}
+	}
 	return pending
 }
 
@@ -166,7 +173,7 @@ func within(event <-chan struct{}, d time.Duration) bool {
 
 // read takes lines from one stream until its end.
 func (o *output) read(stream int, r *os.File) {
-	name := [...]string{"stdout", "stderr"}[stream]
+	name := streamName(stream)
 	l := lines{emit: func(message int64, text []byte) { o.line(name, message, text) }}
 	b := make([]byte, leastRead)
 	for {
@@ -174,6 +181,7 @@ func (o *output) read(stream int, r *os.File) {
 		n, err := confine.ReadPrinted(r, b, &o.reading, func(n int) {
 			message = o.message
 			o.taken[stream] += n
+			o.kept[stream].add(b[:n])
 			if o.printed += int64(n); o.most > 0 && o.printed > o.most {
 				o.over(&LimitError{Limit: LimitOutput, Most: o.most, Used: o.printed})
 			}

@@ -68,6 +68,7 @@ type Result struct {
 	Drop     string
 	Tags     map[string]string
 	Took     time.Duration // from the request's first byte to the answer's last
+	Printed  []Printed     // what the worker printed meanwhile, of the last attempt
 }
 
 // Pool runs functions in worker processes of one spec. It starts a worker when one is first needed, keeps it for the next
@@ -139,7 +140,7 @@ func (p *Pool) Boot(ctx context.Context) error {
 	return err
 }
 
-// Dispatch sends one request to a worker and returns its answer. The deadline of ctx is the dispatch's: it spans the wait
+// Dispatch sends one request to a worker and returns its answer. With an error the Result has what was printed, and no more. The deadline of ctx is the dispatch's: it spans the wait
 // for a worker, the write, the run and the read, and a ctx without one is an error unless there is a Timeout. Dispatch
 // returns by then, whatever the worker does.
 //
@@ -181,9 +182,9 @@ func (p *Pool) Dispatch(ctx context.Context, r Request) (Result, error) {
 		case Blame(err) != Worker || p.spec.Attempts == 1:
 			return result, err
 		case n == p.spec.Attempts:
-			return Result{}, &PoisonError{Attempts: n, Err: err}
+			return result, &PoisonError{Attempts: n, Err: err}
 		case ctx.Err() != nil:
-			return Result{}, err
+			return result, err
 		}
 		r.Attempt++
 	}

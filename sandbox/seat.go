@@ -76,7 +76,7 @@ func (s *seat) dispatch(ctx context.Context, r *Request) (Result, error) {
 		dirty, before := errors.AsType[*dirtyError](err)
 		if !before {
 			s.retire(l, err, r.Message)
-			return Result{}, err
+			return result, err
 		}
 		s.retire(l, dirty.why(), 0)
 		last = dirty.cause

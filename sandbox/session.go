@@ -190,10 +190,13 @@ func (s *session) timed(ctx context.Context, r *Request) (Result, error) {
 		defer cancel()
 		ctx = bounded
 	}
+	work := s.dispatch
 	if s.spec.Exec {
-		return s.exec(ctx, r)
+		work = s.exec
 	}
-	return s.dispatch(ctx, r)
+	result, err := work(ctx, r)
+	result.Printed = s.worker.printed()
+	return result, err
 }
 
 // dispatch makes one dispatch. An error that kept does not accept means that this life is over.

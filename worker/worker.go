@@ -6,8 +6,8 @@
 //
 // The engine sends one message at a time. A function that returns an error or panics fails its message, and the
 // worker lives on; a function that ends the process is a crash. What a function prints to stdout or stderr, with
-// fmt.Println, package log or Message.Log, is captured, and shown with coppice serve --log-handler-output only: the protocol
-// has descriptors of its own. The working folder is a scratch folder.
+// fmt.Println, package log or Message.Log, is captured, and coppice show has the last of it; the log has it with
+// coppice serve --log-handler-output only. The protocol has descriptors of its own. The working folder is a scratch folder.
 //
 // Package worker/hl7, by Message.HL7, reads and changes HL7 v2 messages. Without an engine the same program calls one of its
 // functions on a file: ./myworker run admit message.hl7 --set facility=WOOD. README.md shows a whole program.

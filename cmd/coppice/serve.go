@@ -27,8 +27,8 @@ When it starts it copies the code, which is all of the folder, so keep data out 
 or with coppice reload.
 A worker's working folder is a scratch folder; a handler finds the files beside it with os.path.dirname(__file__).
 
-Its log goes to stderr and carries ids, names and counts, never what a message holds. What handlers print is captured, and
-shown with --log-handler-output only.`,
+Its log goes to stderr and carries ids, names and counts, never what a message holds. What handlers print is captured:
+coppice show has the last of it, and the log with --log-handler-output only.`,
 		Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	configFlag(cmd, &dir)

@@ -29,7 +29,7 @@ they were received, and with --raw --delivery N those of its Nth delivery as the
 
 A run of the router or a handler is PENDING until it has ended as SENT, FILTERED or ERROR. A delivery is RESERVED, a place
 kept for a handler that has not ended; then READY to be sent; in the end DONE, or DEAD if it was rejected for good. Places
-that were closed unused are not shown.
+that were closed unused are not shown. Of what a router or a handler printed, stdout and stderr, the last 4 KiB each are shown.
 
 HELD says what a message that has not ended waits for, and until when, if the store knows; cut, which workers were cut while they had
 it, and under which number coppice explain tells of it.`,
@@ -182,6 +182,14 @@ func showRun(p func(string, ...any), r message.Run) {
 			p("  | %s", printable(strings.TrimRight(l, "\r\n")))
 		}
 	}
+	for _, printed := range r.Outcome.Printed {
+		if printed.Left > 0 {
+			p("  %-9s ... %d bytes before this are not kept", printed.Stream, printed.Left)
+		}
+		for l := range strings.Lines(printed.Text) {
+			p("  %-9s %s", printed.Stream, printable(strings.TrimRight(l, "\r\n")))
+		}
+	}
 }
 
 func showDelivery(p func(string, ...any), d message.Delivery) {
@@ -237,8 +245,15 @@ type runJSON struct {
 	Attempts  int              `json:"attempts"`
 	TookNS    int64            `json:"took_ns,omitempty"` // absent where it is not known, as of most that failed
 	Code      string           `json:"code,omitempty"`
+	Printed   []printedJSON    `json:"printed,omitempty"`
 	Ended     *time.Time       `json:"ended,omitempty"`
 	Replayed  *time.Time       `json:"replayed,omitempty"` // when a new attempt took its place
+}
+
+type printedJSON struct {
+	Stream string `json:"stream"`
+	Text   string `json:"text"`
+	Left   int64  `json:"left_out,omitempty"` // bytes before that
 }
 
 // cutJSON is one cut of a worker that had the message; coppice explain has its story.
@@ -292,6 +307,9 @@ func timelineJSON(t store.Timeline, h holds, diff bool) any {
 			TookNS: int64(r.Outcome.Took), Code: r.Outcome.Code, Ended: someTime(r.Ended), Replayed: someTime(r.Replayed)}
 		if f := r.Outcome.Fault; f != nil {
 			j.Kind, j.Type, j.Text, j.Traceback = f.Kind, f.Type, f.Text, f.Traceback
+		}
+		for _, printed := range r.Outcome.Printed {
+			j.Printed = append(j.Printed, printedJSON(printed))
 		}
 		out.Runs = append(out.Runs, j)
 	}

@@ -21,19 +21,26 @@ func (r *runner) Run(ctx context.Context, m *message.Message, attempt int) (pipe
 		Received: m.Received, Attempt: attempt, Timeout: r.deadline, Body: m.Body,
 	})
 	if err != nil {
-		return pipeline.Answer{}, r.failure(err)
+		return pipeline.Answer{}, r.failure(err, result)
 	}
 	answer := pipeline.Answer{Handlers: result.Handlers, Dropped: result.Dropped, Drop: result.Drop, Tags: result.Tags,
-		Took: result.Took, Code: r.code}
+		Took: result.Took, Code: r.code, Printed: printed(result)}
 	for _, s := range result.Sends {
 		answer.Sends = append(answer.Sends, message.Send{To: s.To, Body: s.Body})
 	}
 	return answer, nil
 }
 
+func printed(r sandbox.Result) (out []message.Printed) {
+	for _, p := range r.Printed {
+		out = append(out, message.Printed(p))
+	}
+	return out
+}
+
 // failure puts an error of the pool into the pipeline's terms. What is nobody's fault stays as it is.
-func (r *runner) failure(err error) error {
-	f := &pipeline.Failure{Code: r.code}
+func (r *runner) failure(err error, result sandbox.Result) error {
+	f := &pipeline.Failure{Code: r.code, Printed: printed(result)}
 	switch sandbox.Blame(err) {
 	case sandbox.Message:
 		f.Blame = pipeline.TheMessage

@@ -135,9 +135,17 @@ type Outcome struct {
 	Code     string            // hash of the code that ran
 	Took     time.Duration     // of the last attempt
 	Tags     map[string]string // what the handler tagged the message with
+	Printed  []Printed         // by the worker that tried last
 	// HoldAfter, with RunError: the handler (of a router's run, the inbound) is held if this is at least its nth failure in
 	// a row. Zero: it is not.
 	HoldAfter int
+}
+
+// Printed is what a worker printed on a stream while it had a message: the last of it, safe to show.
+type Printed struct {
+	Stream string // "stdout" or "stderr"
+	Text   string
+	Left   int64 // bytes before that, which are not kept
 }
 
 // Fault tells whose error ended a run, in the terms of the worker's language.

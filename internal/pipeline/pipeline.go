@@ -68,6 +68,7 @@ type Answer struct {
 	Tags     map[string]string
 	Took     time.Duration
 	Code     string // hash of the code that ran
+	Printed  []message.Printed
 }
 
 // Blame is whose fault a failure is; it decides what becomes of the message.
@@ -89,6 +90,8 @@ type Failure struct {
 	Fault message.Fault
 	Code  string
 	Took  time.Duration
+	// Printed is by the worker that failed.
+	Printed []message.Printed
 }
 
 func (f *Failure) Error() string {

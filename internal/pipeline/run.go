@@ -226,7 +226,8 @@ func (p *Pipeline) attempts(ctx context.Context, r Runner, most int, m *message.
 		answer, err := r.Run(ctx, m, n)
 		if err == nil {
 			*spent = tries{}
-			return answer, message.Outcome{State: message.RunSent, Attempts: n, Code: answer.Code, Took: answer.Took, Tags: answer.Tags}, nil
+			return answer, message.Outcome{State: message.RunSent, Attempts: n, Code: answer.Code, Took: answer.Took, Tags: answer.Tags,
+				Printed: answer.Printed}, nil
 		}
 		var failure *Failure
 		if !errors.As(err, &failure) || failure.Blame == Nobody {
@@ -246,7 +247,7 @@ func (p *Pipeline) attempts(ctx context.Context, r Runner, most int, m *message.
 			reason = fmt.Sprintf("poison: %s (%s)", failure.Error(), count(n, "attempt"))
 		}
 		return Answer{}, message.Outcome{State: message.RunError, Reason: reason, Fault: &failure.Fault, Attempts: n,
-			Code: failure.Code, Took: failure.Took}, nil
+			Code: failure.Code, Took: failure.Took, Printed: failure.Printed}, nil
 	}
 }
 

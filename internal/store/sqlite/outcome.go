@@ -102,7 +102,7 @@ func (t *tx) endRun(id message.ID, run int64, out message.Outcome) error {
 			return err
 		}
 	}
-	return nil
+	return t.printed(id, run, out.Printed)
 }
 
 // filling puts one run's sends into its places.

@@ -53,7 +53,8 @@ func endMessage(t *testing.T, s *Store, body []byte) {
 	r, m, err := s.NextRun(t.Context(), "h")
 	must(t, err)
 	must(t, s.EndRun(t.Context(), r.ID, message.Outcome{State: message.RunSent, Tags: map[string]string{"mrn": "1"},
-		Sends: []message.Send{{To: "a", Body: m.Body}, {To: "a", Body: append([]byte("more of "), m.Body...)}}}))
+		Printed: []message.Printed{{Stream: "stderr", Text: "done"}},
+		Sends:   []message.Send{{To: "a", Body: m.Body}, {To: "a", Body: append([]byte("more of "), m.Body...)}}}))
 	for range 2 {
 		heads, err := s.Heads(t.Context(), "a")
 		must(t, err)
@@ -81,7 +82,7 @@ func TestPurgeInSteps(t *testing.T) {
 		}
 		chunks, bytes = c, b
 	})
-	wantNone(t, s, "messages", "runs", "deliveries", "tags", "bodies", "chunks", "loose", "refusals", "sources")
+	wantNone(t, s, "messages", "runs", "deliveries", "tags", "printed", "bodies", "chunks", "loose", "refusals", "sources")
 	wantNone(t, s, "pragma_foreign_key_check", "pragma_quick_check WHERE quick_check <> 'ok'")
 }
 

@@ -90,6 +90,7 @@ func (r *reader) timeline(ctx context.Context, id message.ID, bodies bool) (tl s
 		tl.Deliveries = append(tl.Deliveries, d)
 		return err
 	})
+	each(sqlPrinted, func(row scanner) error { return addPrinted(&tl, row) })
 	each(sqlResubmits, func(row scanner) error {
 		var id message.ID
 		err := row.Scan(&id)

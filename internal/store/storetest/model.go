@@ -37,6 +37,7 @@ type modelRun struct {
 	to       []string
 	state    message.RunState
 	reason   string
+	printed  []message.Printed
 	replayed bool
 }
 
@@ -78,7 +79,7 @@ func (m *model) route(msg *modelMessage, plans []store.Plan) {
 func (m *model) failRoute(msg *modelMessage, out message.Outcome) {
 	reason := out.Reason
 	m.streak(message.Target{Kind: message.KindInbound, Name: msg.inbound}, out)
-	msg.runs = append(msg.runs, &modelRun{state: message.RunError, reason: reason})
+	msg.runs = append(msg.runs, &modelRun{state: message.RunError, reason: reason, printed: out.Printed})
 	msg.settle()
 }
 
@@ -88,7 +89,7 @@ func (msg *modelMessage) add(d *modelDelivery) {
 }
 
 func (m *model) endRun(msg *modelMessage, run *modelRun, out message.Outcome) {
-	run.state, run.reason = out.State, out.Reason
+	run.state, run.reason, run.printed = out.State, out.Reason, out.Printed
 	m.streak(message.Target{Kind: message.KindHandler, Name: run.handler}, out)
 	first := map[string]*modelDelivery{}
 	for _, d := range msg.deliveries {

@@ -144,7 +144,7 @@ func drawPlans(t *rapid.T) (plans []store.Plan) {
 
 func (m *machine) failRoute(t *rapid.T) {
 	msg, out := m.pickMessage(t, message.Received), failed(drawReason(t))
-	out.HoldAfter = drawHoldAfter(t)
+	out.HoldAfter, out.Printed = drawHoldAfter(t), drawPrinted(t)
 	m.must(m.s.FailRoute(m.ctx(), msg.id, out))
 	m.model.failRoute(msg, out)
 }
@@ -173,6 +173,7 @@ func (m *machine) endRun(t *rapid.T) {
 			out.Sends = append(out.Sends, message.Send{To: pick(t, run.to, "to"), Body: []byte(drawBody(t, "send"))})
 		}
 	}
+	out.Printed = drawPrinted(t)
 	m.must(m.s.EndRun(m.ctx(), id, out))
 	m.model.endRun(m.touched, run, out)
 }
@@ -466,10 +467,10 @@ func (m *machine) checkTimeline(msg *modelMessage) {
 	tl := m.timeline(msg.id)
 	got, want := brief(tl.Message.Body), brief(msg.body)
 	for _, r := range tl.Runs {
-		got += fmt.Sprintf("[%q %s %s %t]", r.Handler, r.State, r.Outcome.Reason, !r.Replayed.IsZero())
+		got += fmt.Sprintf("[%q %s %s %v %t]", r.Handler, r.State, r.Outcome.Reason, r.Outcome.Printed, !r.Replayed.IsZero())
 	}
 	for _, r := range msg.runs {
-		want += fmt.Sprintf("[%q %s %s %t]", r.handler, r.state, r.reason, r.replayed)
+		want += fmt.Sprintf("[%q %s %s %v %t]", r.handler, r.state, r.reason, r.printed, r.replayed)
 	}
 	for _, d := range tl.Deliveries {
 		got += fmt.Sprintf("[%d %s>%s %s %s %s %t]", d.Number, d.Handler, d.Outbound, d.State, brief(d.Body), d.Reason, !d.Replayed.IsZero())

@@ -60,6 +60,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"PurgeRefusals", testPurgeRefusals},
 		{"PurgeSources", testPurgeSources},
 		{"Tags", testTags},
+		{"Printed", testPrinted},
 		{"Filters", testFilters},
 		{"TagFilters", testTagFilters},
 		{"Times", testTimes},
