@@ -21,6 +21,7 @@ func messagesCommand(io stdio) *cobra.Command {
 	var dir, disposition, tag, since, until string
 	var to saving
 	var q store.Query
+	var s search
 	var before int64
 	var asJSON, count, refused bool
 	cmd := &cobra.Command{
@@ -31,7 +32,11 @@ stopped one.
 
 Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED and ERROR are final. HELD says of one that is under
 way that it waits: for a worker that could not start when it was last tried, for a delivery that is to be tried again, its own
-or one before it in its lane, or until coppice release.
+or one before it in its lane, or until coppice release. --disposition HELD lists those alone.
+
+--contains TEXT looks for bytes in what came and in what was sent, upper and lower case apart. No index has them: it reads one message
+after the other, newest first, of those that the other filters leave, until --limit are found or --look have been read, or 1 GiB of
+bodies. It says how far it came, and how to go on.
 
 --save DIR writes the messages as cases for coppice test instead, with what was sent as what is expected of those whose handlers
 have ended.`,
@@ -40,8 +45,8 @@ have ended.`,
 	configFlag(cmd, &dir)
 	f := cmd.Flags()
 	f.StringVar(&q.Inbound, "inbound", "", "only from the inbound `NAME`")
-	f.StringVar(&disposition, "disposition", "", "only with the disposition `WORD`")
-	words(cmd, "disposition", dispositionWords()...)
+	f.StringVar(&disposition, "disposition", "", "only with the disposition `WORD`, or HELD for those that wait")
+	words(cmd, "disposition", append(dispositionWords(), string(dispositionHeld))...)
 	names(cmd, "inbound", &dir, message.KindInbound)
 	f.StringVar(&q.Type, "type", "", "only of this `TYPE`, a prefix: ADT, or ADT^A01")
 	f.StringVar(&q.ControlID, "control-id", "", "only with this control `ID`, a prefix")
@@ -49,6 +54,8 @@ have ended.`,
 	f.StringVar(&since, "since", "", "only received since `TIME`: "+timeForms)
 	f.StringVar(&until, "until", "", "only received before `TIME`")
 	f.Int64Var(&before, "before", 0, "only below this `ID`, for the next page")
+	f.StringVar(&s.text, "contains", "", "only with this `TEXT` in a body")
+	f.IntVar(&s.most, "look", searchMost, "with --contains or HELD: look at no more than `N` messages")
 	f.IntVarP(&q.Limit, "limit", "n", 50, "at most `N`")
 	f.BoolVar(&count, "count", false, "only count, by disposition")
 	f.BoolVar(&refused, "refused", false, "list what inbounds turned away instead")
@@ -68,8 +75,12 @@ have ended.`,
 		}
 		q.Before = message.ID(before)
 		q.Disposition = message.Disposition(strings.ToUpper(disposition))
-		if !known(q.Disposition) {
-			return usage("--disposition %q is none of %s", disposition, strings.Join(dispositionWords(), ", "))
+		s.held = q.Disposition == dispositionHeld
+		if !known(q.Disposition) && !s.held {
+			return usage("--disposition %q is none of %s, %s", disposition, strings.Join(dispositionWords(), ", "), dispositionHeld)
+		}
+		if err := s.sound(cmd); err != nil {
+			return err
 		}
 		if err := narrow(&q, tag, since, until); err != nil {
 			return err
@@ -79,13 +90,20 @@ have ended.`,
 			return err
 		}
 		defer r.Close()
+		s.io, s.r, s.cfg, s.q, s.asJSON = io, r, cfg, q, asJSON
 		switch {
 		case count:
 			return printCounts(cmd.Context(), io, r, asJSON)
 		case refused:
 			return printRefusals(cmd.Context(), io, r, q.Limit, asJSON)
 		case to.dir != "":
-			return to.save(cmd.Context(), io, r, q, asJSON)
+			list, err := s.all(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return to.save(cmd.Context(), io, r, list, asJSON)
+		case s.needed():
+			return s.list(cmd.Context())
 		}
 		return printMessages(cmd.Context(), io, cfg, r, q, asJSON)
 	})
@@ -124,9 +142,9 @@ func alone(cmd *cobra.Command, count, refused bool) error {
 	if count && refused {
 		return usage("--count and --refused exclude one another")
 	}
-	mode, filters := "--count", []string{"inbound", "disposition", "type", "control-id", "tag", "since", "until", "before", "limit"}
+	mode, filters := "--count", []string{"inbound", "disposition", "type", "control-id", "tag", "since", "until", "before", "contains", "look", "limit"}
 	if refused {
-		mode, filters = "--refused", filters[:8]
+		mode, filters = "--refused", filters[:len(filters)-1]
 	}
 	filters = append(filters, "save")
 	for _, f := range filters {
@@ -175,6 +193,7 @@ type listed struct {
 	Resubmits   message.ID          `json:"resubmits,omitempty"`
 	Duplicates  int64               `json:"duplicates,omitempty"`
 	Held        []held              `json:"held,omitempty"`
+	FoundIn     string              `json:"found_in,omitempty"` // "body" or "delivery 2", of a search
 }
 
 func forMachines(m message.Message, waits []held) listed {
@@ -192,27 +211,42 @@ func printMessages(ctx context.Context, io stdio, cfg *config.Config, r store.Re
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		e := lines(io.out)
-		for _, m := range list {
-			if err := e.Encode(forMachines(m, waits[m.ID])); err != nil {
+	var all []found
+	e := lines(io.out)
+	for _, m := range list {
+		f := found{Message: m, held: waits[m.ID]}
+		all = append(all, f)
+		if asJSON {
+			if err := e.Encode(f.forMachines()); err != nil {
 				return err
 			}
 		}
+	}
+	if asJSON {
 		return nil
 	}
+	return printFound(io, all, false)
+}
+
+// printFound prints messages as a table; in says where the text is that was looked for.
+func printFound(io stdio, list []found, in bool) error {
 	if len(list) == 0 {
 		fmt.Fprintln(io.err, "no messages")
 		return nil
 	}
-	rows := [][]string{{"ID", "RECEIVED", "INBOUND", "TYPE", "CONTROL ID", "BYTES", "DISPOSITION", "REASON"}}
+	rows := [][]string{{"ID", "RECEIVED", "INBOUND", "TYPE", "CONTROL ID", "BYTES", "FOUND IN", "DISPOSITION", "REASON"}}
 	for _, m := range list {
 		standing, why := string(m.Disposition), m.Reason
-		if h := waits[m.ID]; len(h) > 0 {
-			standing, why = standing+", HELD", h[0].String()
+		if len(m.held) > 0 {
+			standing, why = standing+", HELD", m.held[0].String()
 		}
 		rows = append(rows, []string{strconv.FormatInt(int64(m.ID), 10), clock(m.Received), m.Inbound, clip(m.Type, 20), clip(m.ControlID, 24),
-			strconv.FormatInt(m.Size, 10), standing, clip(why, 160)})
+			strconv.FormatInt(m.Size, 10), m.in, standing, clip(why, 160)})
+	}
+	if column := slices.Index(rows[0], "FOUND IN"); !in {
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], column, column+1)
+		}
 	}
 	return table(io.out, rows)
 }

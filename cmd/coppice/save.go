@@ -20,13 +20,9 @@ type saving struct {
 	force bool
 }
 
-// save writes the messages that a query selects, oldest first. Without force it writes all or none: a case that is there already
+// save writes messages, which are listed newest first, beginning with the oldest. Without force it writes all or none: a case that is there already
 // stays, and is told of.
-func (s saving) save(ctx context.Context, io stdio, r store.Reader, q store.Query, asJSON bool) error {
-	list, err := r.Messages(ctx, q)
-	if err != nil {
-		return err
-	}
+func (s saving) save(ctx context.Context, io stdio, r store.Reader, list []message.Message, asJSON bool) error {
 	if len(list) == 0 {
 		return errors.New("no messages: nothing was saved")
 	}

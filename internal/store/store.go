@@ -64,6 +64,13 @@ type Timeline struct {
 	Resubmits  []message.ID // the messages that send this one again, edited
 }
 
+// Hit is whether, and where, a message contains what was looked for.
+type Hit struct {
+	Found    bool
+	Delivery int   // the number of the first delivery that has it; 0: it stands in what came
+	Bytes    int64 // of bodies that were read
+}
+
 // DeadLetters selects parts of messages that failed for good and were neither replayed nor, with their message, resubmitted,
 // newest message first. Empty fields do not restrict.
 type DeadLetters struct {
@@ -102,6 +109,9 @@ type Reader interface {
 	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
 	// DeliveryBody returns what a delivery carries; nil for one that carries nothing, ErrNotFound if there is none.
 	DeliveryBody(ctx context.Context, delivery int64) ([]byte, error)
+	// Contains says whether a text stands in a body of a message: in its own, or in one that a delivery carries in its place. It
+	// reads one body after the other, each once, up to the first that has it. ErrNotFound if there is no such message.
+	Contains(ctx context.Context, id message.ID, text []byte) (Hit, error)
 	// Purgeable counts the messages that a Purge would remove by and by.
 	Purgeable(ctx context.Context, r PurgeRequest) (Purged, error)
 	// Refusals lists what inbounds turned away, newest first, at most limit (0 means 50).

@@ -338,6 +338,7 @@ func (m *machine) check(*rapid.T) {
 	m.checkDeadLetters()
 	if m.touched != nil {
 		m.checkTimeline(m.touched)
+		m.checkContains(m.touched)
 	}
 }
 

@@ -65,6 +65,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"TagFilters", testTagFilters},
 		{"Times", testTimes},
 		{"Paging", testPaging},
+		{"Contains", testContains},
 		{"HoldAndRelease", testHoldAndRelease},
 		{"HoldAfter", testHoldAfter},
 		{"Park", testPark},
