@@ -23,7 +23,7 @@ const (
 	sqlStreaks   = `SELECT count(*) FROM streaks`
 
 	sqlTried = `SELECT id, message, number, state = 'READY' AND attempts > 0 FROM deliveries
-		WHERE outbound = ? AND inbound = ? AND state IN ('RESERVED','READY') ORDER BY place, sub LIMIT 1`
+		WHERE outbound = ? AND inbound = ? AND ended IS NULL ORDER BY place, sub LIMIT 1`
 	sqlBuryTried = `UPDATE deliveries SET state = 'DEAD', next_try = NULL, ended = ? WHERE id = ?`
 )
 

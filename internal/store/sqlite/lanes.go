@@ -17,10 +17,10 @@ const (
 			FROM runs WHERE state = 'PENDING' GROUP BY handler) q
 		JOIN runs r ON r.id = q.first JOIN messages m ON m.id = r.message ORDER BY q.handler`
 	sqlOutboundLanes = `SELECT outbound, inbound, count(*), EXISTS (SELECT 1 FROM unordered u WHERE u.outbound = deliveries.outbound)
-		FROM deliveries WHERE state IN ('RESERVED','READY') GROUP BY outbound, inbound`
+		FROM deliveries WHERE ended IS NULL GROUP BY outbound, inbound`
 	sqlLaneHead = `SELECT ` + deliveryColumns + `, m.received FROM deliveries d JOIN messages m ON m.id = d.message
 		JOIN runs r ON r.id = d.run
-		WHERE d.outbound = ? AND d.inbound = ? AND d.state IN ('RESERVED','READY') ORDER BY d.place, d.sub LIMIT 1`
+		WHERE d.outbound = ? AND d.inbound = ? AND d.ended IS NULL ORDER BY d.place, d.sub LIMIT 1`
 )
 
 // Lanes lists the queues that hold something; see store.Reader. Each of the parts is of one moment.

@@ -23,16 +23,16 @@ const (
 	// A lane may be as long as an outage lasts, so lanes are found by skipping from one inbound to the next in the index
 	// of open deliveries, and only the first row of each is read.
 	sqlHeads = `WITH RECURSIVE lane (inbound) AS (
-			SELECT min(inbound) FROM deliveries WHERE outbound = ?1 AND state IN ('RESERVED','READY')
+			SELECT min(inbound) FROM deliveries WHERE outbound = ?1 AND ended IS NULL
 			UNION ALL
 			SELECT (SELECT min(inbound) FROM deliveries
-				WHERE outbound = ?1 AND inbound > lane.inbound AND state IN ('RESERVED','READY'))
+				WHERE outbound = ?1 AND inbound > lane.inbound AND ended IS NULL)
 			FROM lane WHERE lane.inbound IS NOT NULL
 		)
 		SELECT ` + deliveryColumns + `
 		FROM lane
 		CROSS JOIN deliveries d ON d.id = (SELECT id FROM deliveries
-			WHERE outbound = ?1 AND inbound = lane.inbound AND state IN ('RESERVED','READY') ORDER BY place, sub LIMIT 1)
+			WHERE outbound = ?1 AND inbound = lane.inbound AND ended IS NULL ORDER BY place, sub LIMIT 1)
 		JOIN messages m ON m.id = d.message
 		JOIN runs r ON r.id = d.run
 		ORDER BY d.place, d.sub`
@@ -43,7 +43,7 @@ const (
 	sqlWaiting = `SELECT 'inbound', inbound, count(*) FROM messages INDEXED BY messages_open
 			WHERE disposition = 'RECEIVED' AND ended IS NULL GROUP BY inbound
 		UNION ALL SELECT 'handler', handler, count(*) FROM runs WHERE state = 'PENDING' GROUP BY handler
-		UNION ALL SELECT 'outbound', outbound, count(*) FROM deliveries WHERE state IN ('RESERVED','READY') GROUP BY outbound`
+		UNION ALL SELECT 'outbound', outbound, count(*) FROM deliveries WHERE ended IS NULL GROUP BY outbound`
 
 	sqlUnfinished = `SELECT count(*) FROM messages INDEXED BY messages_open WHERE ended IS NULL`
 )

@@ -13,13 +13,13 @@ func renames(kind string) []string {
 	case message.KindInbound:
 		return []string{
 			`UPDATE messages INDEXED BY messages_open SET inbound = ?2 WHERE inbound = ?1 AND ended IS NULL`,
-			`UPDATE deliveries INDEXED BY deliveries_open SET inbound = ?2 WHERE inbound = ?1 AND state IN ('RESERVED','READY')`,
+			`UPDATE deliveries INDEXED BY deliveries_open SET inbound = ?2 WHERE inbound = ?1 AND ended IS NULL`,
 			`UPDATE OR REPLACE holds SET inbound = ?2 WHERE inbound = ?1`,
 		}
 	case message.KindHandler:
 		return []string{`UPDATE runs SET handler = ?2 WHERE handler = ?1 AND state = 'PENDING'`}
 	}
-	return []string{`UPDATE deliveries INDEXED BY deliveries_open SET outbound = ?2 WHERE outbound = ?1 AND state IN ('RESERVED','READY')`}
+	return []string{`UPDATE deliveries INDEXED BY deliveries_open SET outbound = ?2 WHERE outbound = ?1 AND ended IS NULL`}
 }
 
 const (

@@ -8,4 +8,8 @@ DROP INDEX messages_by_inbound;
 DROP INDEX messages_by_disposition;
 CREATE INDEX messages_open ON messages (inbound, disposition, ended) WHERE ended IS NULL;
 CREATE INDEX messages_by_inbound ON messages (inbound, disposition) WHERE ended IS NOT NULL;
+
+-- As before, but a place that is filled stays where it is.
+DROP INDEX deliveries_open;
+CREATE INDEX deliveries_open ON deliveries (outbound, inbound, place, sub, ended) WHERE ended IS NULL;
 `

@@ -14,7 +14,7 @@ const (
 	sqlKeepsNone = `SELECT EXISTS (SELECT 1 FROM unordered WHERE outbound = ?)`
 	sqlKeepNone  = `INSERT INTO unordered (outbound) VALUES (?) ON CONFLICT DO NOTHING`
 	sqlMarkReady = `UPDATE deliveries INDEXED BY deliveries_open SET unordered = 1
-		WHERE outbound = ? AND state IN ('RESERVED','READY') AND state = 'READY'`
+		WHERE outbound = ? AND ended IS NULL AND state = 'READY'`
 	sqlKeepOrder   = `DELETE FROM unordered WHERE outbound = ?`
 	sqlUnmarkReady = `UPDATE deliveries INDEXED BY deliveries_unordered SET unordered = NULL
 		WHERE outbound = ? AND state = 'READY' AND unordered = 1`
