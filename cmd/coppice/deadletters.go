@@ -65,7 +65,7 @@ func deadLettersCommand(io stdio) *cobra.Command {
 		Short: "List what failed for good and was not replayed, newest message first",
 		Long: `Deadletters lists each part of a message that failed for good: a router or a handler that failed on it, or a delivery that
 its receiver rejected. It is kept with the reason, until the store's retention ends it; it is listed until coppice replay makes a new
-attempt of it, or its message is resubmitted.
+attempt of it, its message is resubmitted, or coppice dismiss says that somebody has seen to it.
 coppice show ID tells all of one message. It reads beside a running engine, or from the file of a stopped one.`,
 		Args: takes(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}

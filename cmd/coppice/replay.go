@@ -22,8 +22,8 @@ import (
 
 func replayCommand(io stdio) *cobra.Command {
 	var dir string
-	var filter deadFlags
-	var all, dryRun, asJSON bool
+	var choice deadChoice
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "replay [ID...]",
 		Short: "Make a new attempt of what failed for good",
@@ -36,37 +36,12 @@ in which they were received. All failed parts of a message are repeated, also th
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	configFlag(cmd, &dir)
-	filter.add(cmd, &dir)
-	f := cmd.Flags()
-	f.BoolVar(&all, "all", false, "replay all dead letters")
-	f.BoolVar(&dryRun, "dry-run", false, "only list the messages that would be replayed")
-	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	choice.add(cmd, &dir, "replay")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	return verb(cmd, func(cmd *cobra.Command, args []string) error {
-		if ways := count(len(args) > 0, filter.given(), all); ways != 1 {
-			return usage("replay needs message IDs, or filters, or --all: `coppice deadletters` lists what there is")
-		}
-		ids, err := messageIDs(args)
-		if err != nil {
+		ids, err := choice.ids(cmd.Context(), io, dir, args)
+		if len(ids) == 0 || err != nil {
 			return err
-		}
-		q, err := filter.query(time.Now())
-		if err != nil {
-			return err
-		}
-		if len(args) == 0 {
-			if ids, err = deadMessages(cmd.Context(), io, dir, q); err != nil {
-				return err
-			}
-		}
-		if dryRun {
-			for _, id := range ids {
-				fmt.Fprintln(io.out, id)
-			}
-			return nil
-		}
-		if len(ids) == 0 {
-			fmt.Fprintln(io.err, "no dead letters")
-			return nil
 		}
 		c, _, done, err := reach(cmd.Context(), io, dir)
 		if err != nil {

@@ -63,7 +63,7 @@ func rootCommand(io stdio) *cobra.Command {
 	root.SetVersionTemplate("coppice {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(demoCommand(io), initCommand(io), checkCommand(io), serveCommand(io), sendCommand(io), testCommand(io), messagesCommand(io),
-		showCommand(io), lanesCommand(io), deadLettersCommand(io), replayCommand(io), resubmitCommand(io), holdCommand(io), releaseCommand(io),
+		showCommand(io), lanesCommand(io), deadLettersCommand(io), replayCommand(io), dismissCommand(io), resubmitCommand(io), holdCommand(io), releaseCommand(io),
 		reloadCommand(io), purgeCommand(io), explainCommand(io), runCommand(io), doctorCommand(io), versionCommand(io), demoWorkerCommand(),
 		doctorChildCommand(),
 		&cobra.Command{Use: "exit", Short: "What the exit statuses mean", Long: exits})

@@ -177,6 +177,7 @@ func showRun(p func(string, ...any), r message.Run) {
 	if r.Outcome.Reason != "" {
 		p("  why       %s", printable(r.Outcome.Reason))
 	}
+	showDismissal(p, r.Dismissed)
 	if f := r.Outcome.Fault; f != nil && f.Traceback != "" {
 		for l := range strings.Lines(f.Traceback) {
 			p("  | %s", printable(strings.TrimRight(l, "\r\n")))
@@ -189,6 +190,12 @@ func showRun(p func(string, ...any), r message.Run) {
 		for l := range strings.Lines(printed.Text) {
 			p("  %-9s %s", printed.Stream, printable(strings.TrimRight(l, "\r\n")))
 		}
+	}
+}
+
+func showDismissal(p func(string, ...any), d message.Dismissal) {
+	if !d.At.IsZero() {
+		p("  dismissed %s: %s", clock(d.At), printable(d.Reason))
 	}
 }
 
@@ -208,6 +215,7 @@ func showDelivery(p func(string, ...any), d message.Delivery) {
 		}
 		p("  failed    %d times, the last: %s", failed, printable(d.Reason))
 	}
+	showDismissal(p, d.Dismissed)
 	if d.State == message.Ready && !d.NextTry.IsZero() {
 		p("  next try  %s", clock(d.NextTry))
 	}
@@ -248,6 +256,20 @@ type runJSON struct {
 	Printed   []printedJSON    `json:"printed,omitempty"`
 	Ended     *time.Time       `json:"ended,omitempty"`
 	Replayed  *time.Time       `json:"replayed,omitempty"` // when a new attempt took its place
+	Dismissed *dismissalJSON   `json:"dismissed,omitempty"`
+}
+
+// dismissalJSON says of a dead letter that somebody has seen to it.
+type dismissalJSON struct {
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason"`
+}
+
+func dismissal(d message.Dismissal) *dismissalJSON {
+	if d.At.IsZero() {
+		return nil
+	}
+	return &dismissalJSON{d.At, d.Reason}
 }
 
 type printedJSON struct {
@@ -265,20 +287,21 @@ type cutJSON struct {
 }
 
 type deliveryJSON struct {
-	Number   int                   `json:"number"`
-	Name     string                `json:"id"`
-	Outbound string                `json:"outbound"`
-	Handler  string                `json:"handler"`
-	State    message.DeliveryState `json:"state"`
-	Attempts int                   `json:"attempts"`
-	Receipt  string                `json:"receipt,omitempty"`
-	Reason   string                `json:"reason,omitempty"`
-	NextTry  *time.Time            `json:"next_try,omitempty"`
-	Ended    *time.Time            `json:"ended,omitempty"`
-	Replayed *time.Time            `json:"replayed,omitempty"` // when a new attempt took its place
-	Body     []byte                `json:"body,omitempty"`
-	AsItCame *bool                 `json:"as_it_came,omitempty"` // absent where there is no body yet
-	Diff     []string              `json:"diff,omitempty"`       // from what came
+	Number    int                   `json:"number"`
+	Name      string                `json:"id"`
+	Outbound  string                `json:"outbound"`
+	Handler   string                `json:"handler"`
+	State     message.DeliveryState `json:"state"`
+	Attempts  int                   `json:"attempts"`
+	Receipt   string                `json:"receipt,omitempty"`
+	Reason    string                `json:"reason,omitempty"`
+	NextTry   *time.Time            `json:"next_try,omitempty"`
+	Ended     *time.Time            `json:"ended,omitempty"`
+	Replayed  *time.Time            `json:"replayed,omitempty"` // when a new attempt took its place
+	Dismissed *dismissalJSON        `json:"dismissed,omitempty"`
+	Body      []byte                `json:"body,omitempty"`
+	AsItCame  *bool                 `json:"as_it_came,omitempty"` // absent where there is no body yet
+	Diff      []string              `json:"diff,omitempty"`       // from what came
 }
 
 // someTime is a time for JSON, which leaves out a zero one.
@@ -308,6 +331,7 @@ func timelineJSON(t store.Timeline, h holds, diff bool) any {
 		if f := r.Outcome.Fault; f != nil {
 			j.Kind, j.Type, j.Text, j.Traceback = f.Kind, f.Type, f.Text, f.Traceback
 		}
+		j.Dismissed = dismissal(r.Dismissed)
 		for _, printed := range r.Outcome.Printed {
 			j.Printed = append(j.Printed, printedJSON(printed))
 		}
@@ -321,6 +345,7 @@ func timelineJSON(t store.Timeline, h holds, diff bool) any {
 			j.NextTry = someTime(d.NextTry)
 		}
 		j.AsItCame, j.Diff = c.json(d)
+		j.Dismissed = dismissal(d.Dismissed)
 		out.Deliveries = append(out.Deliveries, j)
 	}
 	return out

@@ -119,6 +119,11 @@ func (c *Client) Replay(ctx context.Context, id message.ID) (message.Replay, err
 	return ask[message.Replay](ctx, c, "replay", replayOrder{id})
 }
 
+// Dismiss takes what failed from the dead letters; see Commands.
+func (c *Client) Dismiss(ctx context.Context, id message.ID, reason string) (int64, error) {
+	return ask[int64](ctx, c, "dismiss", dismissOrder{id, reason})
+}
+
 // Resubmit receives a message again; see Commands.
 func (c *Client) Resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error) {
 	return ask[message.ID](ctx, c, "resubmit", resubmitOrder{Message: id, Own: body == nil, Body: body})

@@ -37,6 +37,8 @@ type Commands interface {
 	Release(ctx context.Context, t message.Target, bury bool) ([]message.Hold, error)
 	// Replay makes a new attempt of what failed of a message; errors as of store.Store.
 	Replay(ctx context.Context, id message.ID) (message.Replay, error)
+	// Dismiss takes what failed of a message from the dead letters and returns how many parts that were; errors as of store.Store.
+	Dismiss(ctx context.Context, id message.ID, reason string) (int64, error)
 	// Resubmit receives a message again, as a new one that is linked to it; with its own bytes if body is nil.
 	Resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error)
 	// Purge takes one step of removing what has ended before two times, zero for never; More says that another is worth while.

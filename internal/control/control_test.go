@@ -68,6 +68,10 @@ func (e *engine) Replay(ctx context.Context, id message.ID) (message.Replay, err
 		Sends: []message.Delivery{{Message: id, Number: 3}}}, e.note(ctx, "replay %d", id)
 }
 
+func (e *engine) Dismiss(ctx context.Context, id message.ID, reason string) (int64, error) {
+	return 2, e.note(ctx, "dismiss %d %s", id, reason)
+}
+
 func (e *engine) Resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error) {
 	return id + 1, e.note(ctx, "resubmit %d %q %t", id, body, body == nil)
 }
@@ -159,6 +163,8 @@ func TestOrders(t *testing.T) {
 	wantReplay, _ := e.Replay(ctx, 5)
 	replay, err := c.Replay(ctx, 5)
 	same("replay", replay, wantReplay, err, "replay 5")
+	parts, err := c.Dismiss(ctx, 5, "why")
+	same("dismiss", parts, int64(2), err, "dismiss 5 why")
 	for _, body := range [][]byte{nil, {}, {0, 0xff, '"'}} {
 		id, err := c.Resubmit(ctx, 5, body)
 		same("resubmit", id, message.ID(6), err, fmt.Sprintf("resubmit 5 %q %t", body, body == nil))

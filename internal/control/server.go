@@ -183,6 +183,10 @@ type (
 	replayOrder struct {
 		Message message.ID `json:"message"`
 	}
+	dismissOrder struct {
+		Message message.ID `json:"message"`
+		Reason  string     `json:"reason"`
+	}
 	resubmitOrder struct {
 		Message message.ID `json:"message"`
 		Own     bool       `json:"own"` // with its own bytes
@@ -222,6 +226,9 @@ func handler(c Commands, most int64) http.Handler {
 	})
 	order(mux, most, "POST /replay", func(ctx context.Context, o replayOrder) (message.Replay, error) {
 		return c.Replay(ctx, o.Message)
+	})
+	order(mux, most, "POST /dismiss", func(ctx context.Context, o dismissOrder) (int64, error) {
+		return c.Dismiss(ctx, o.Message, o.Reason)
 	})
 	order(mux, most, "POST /resubmit", func(ctx context.Context, o resubmitOrder) (message.ID, error) {
 		if o.Own {

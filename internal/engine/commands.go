@@ -194,6 +194,11 @@ func (s *Stopped) Replay(ctx context.Context, id message.ID) (message.Replay, er
 	return s.desk.mover.Replay(ctx, id, namesOf(s.desk.cfg))
 }
 
+// Dismiss takes what failed from the dead letters; see control.Commands.
+func (s *Stopped) Dismiss(ctx context.Context, id message.ID, reason string) (int64, error) {
+	return s.desk.store.Dismiss(ctx, id, reason)
+}
+
 // Resubmit receives a message again; see control.Commands.
 func (s *Stopped) Resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error) {
 	return s.desk.resubmit(ctx, id, body)

@@ -59,6 +59,11 @@ func (e *Engine) Replay(ctx context.Context, id message.ID) (message.Replay, err
 	return d.mover.Replay(ctx, id, namesOf(d.cfg))
 }
 
+// Dismiss takes what failed from the dead letters; see control.Commands.
+func (e *Engine) Dismiss(ctx context.Context, id message.ID, reason string) (int64, error) {
+	return e.store.Dismiss(ctx, id, reason)
+}
+
 // Resubmit receives a message again; see control.Commands.
 func (e *Engine) Resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error) {
 	d, done := e.desk()

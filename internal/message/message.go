@@ -122,7 +122,14 @@ type Run struct {
 	Outcome Outcome
 	Ended   time.Time
 	// Replayed is when a new attempt was made in its place; zero if none was. The disposition follows the latest attempt.
-	Replayed time.Time
+	Replayed  time.Time
+	Dismissed Dismissal // of one that failed: that somebody has seen to it without a new attempt
+}
+
+// Dismissal takes a dead letter from the list of those that somebody has to see to. It changes nothing else. A zero At: there was none.
+type Dismissal struct {
+	At     time.Time
+	Reason string // one line
 }
 
 // Outcome is how a run ended: what it sends, or why it sends nothing. It is committed all or none.
@@ -177,23 +184,24 @@ const (
 
 // Delivery is one body on its way to one outbound. Its lane is the pair (Inbound, Outbound).
 type Delivery struct {
-	ID       int64
-	Message  ID
-	Number   int // 1.. within its message: with Message it names the delivery for ever, also across repeats
-	Handler  string
-	Inbound  string
-	Outbound string
-	State    DeliveryState
-	Attempts int       // how many sends failed or were rejected so far, plus the one that worked
-	Rejected int       // how many of those the receiver rejected
-	NextTry  time.Time // zero: at once
-	Reason   string    // of the last failure, one line
-	Receipt  string    // what the receiver answered, one line
-	Ended    time.Time // zero until Delivered, Closed or Dead
-	Replayed time.Time // of a dead letter: when a new attempt was made in its place; zero if none was
-	Type     string    // of the message that it came from
-	Control  string    // control id of the message that it came from
-	Body     []byte    // nil where a list was asked for
+	ID        int64
+	Message   ID
+	Number    int // 1.. within its message: with Message it names the delivery for ever, also across repeats
+	Handler   string
+	Inbound   string
+	Outbound  string
+	State     DeliveryState
+	Attempts  int       // how many sends failed or were rejected so far, plus the one that worked
+	Rejected  int       // how many of those the receiver rejected
+	NextTry   time.Time // zero: at once
+	Reason    string    // of the last failure, one line
+	Receipt   string    // what the receiver answered, one line
+	Ended     time.Time // zero until Delivered, Closed or Dead
+	Replayed  time.Time // of a dead letter: when a new attempt was made in its place; zero if none was
+	Dismissed Dismissal // of a dead letter
+	Type      string    // of the message that it came from
+	Control   string    // control id of the message that it came from
+	Body      []byte    // nil where a list was asked for
 }
 
 // Name is the delivery's id as people and file names show it: "0000000042-1". It sorts in receive order.
@@ -283,7 +291,7 @@ type Replay struct {
 // MaxAhead is where Replay.Ahead stops counting.
 const MaxAhead = 1000
 
-// DeadLetter is one part of a message that failed for good and has not been replayed.
+// DeadLetter is one part of a message that failed for good and has been neither replayed nor dismissed.
 type DeadLetter struct {
 	Message  ID
 	Inbound  string

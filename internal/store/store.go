@@ -71,8 +71,8 @@ type Hit struct {
 	Bytes    int64 // of bodies that were read
 }
 
-// DeadLetters selects parts of messages that failed for good and were neither replayed nor, with their message, resubmitted,
-// newest message first. Empty fields do not restrict.
+// DeadLetters selects parts of messages that failed for good and were neither replayed nor dismissed nor, with their message,
+// resubmitted, newest message first. Empty fields do not restrict.
 type DeadLetters struct {
 	Kind    string // message.KindInbound (its router), KindHandler or KindOutbound
 	Name    string // of the inbound, handler or outbound
@@ -116,7 +116,7 @@ type Reader interface {
 	Purgeable(ctx context.Context, r PurgeRequest) (Purged, error)
 	// Refusals lists what inbounds turned away, newest first, at most limit (0 means 50).
 	Refusals(ctx context.Context, limit int) ([]message.Refusal, error)
-	// DeadLetters lists parts that failed for good, of messages that were not resubmitted, and have not been replayed.
+	// DeadLetters lists parts that failed for good, of messages that were not resubmitted, and have been neither replayed nor dismissed.
 	DeadLetters(ctx context.Context, q DeadLetters) ([]message.DeadLetter, error)
 	// Holds lists what is held, by kind, name and inbound.
 	Holds(ctx context.Context) ([]message.Hold, error)
@@ -202,6 +202,9 @@ type Store interface {
 	// ErrNothingFailed if there is no such part; ErrUndeclared, and nothing happens, if one belongs to a name that names
 	// does not have.
 	Replay(ctx context.Context, id message.ID, names message.Names) (message.Replay, error)
+	// Dismiss takes each part of the message that failed for good from the dead letters, with a reason, and returns how many. They
+	// stay as they are otherwise, count for the disposition, and may be replayed. ErrNothingFailed if there is no such part.
+	Dismiss(ctx context.Context, id message.ID, reason string) (int64, error)
 	// Rename gives the unfinished work of each former name, its holds and its failures in a row to the name that stands for
 	// it now, all or none, and returns how much work that was. What has ended keeps its name.
 	Rename(ctx context.Context, names message.Names) (int64, error)

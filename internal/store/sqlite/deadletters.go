@@ -16,10 +16,10 @@ const (
 			CASE r.handler WHEN '' THEN 'inbound' ELSE 'handler' END AS kind,
 			CASE r.handler WHEN '' THEN m.inbound ELSE r.handler END AS name, 0 AS number, r.reason, r.ended
 		FROM runs r INDEXED BY runs_dead CROSS JOIN messages m ON m.id = r.message
-		WHERE r.state = 'ERROR' AND r.replayed IS NULL` + notResubmitted
+		WHERE r.state = 'ERROR' AND r.replayed IS NULL` + runNotDismissed + notResubmitted
 	sqlDeadDeliveries = `SELECT d.message, m.inbound, m.type, m.control_id, 'outbound', d.outbound AS name, d.number, d.reason, d.ended
 		FROM deliveries d INDEXED BY deliveries_dead CROSS JOIN messages m ON m.id = d.message
-		WHERE d.state = 'DEAD' AND d.replayed IS NULL` + notResubmitted
+		WHERE d.state = 'DEAD' AND d.replayed IS NULL` + deliveryNotDismissed + notResubmitted
 	// Who has sent a message again, edited, does not want it replayed as it was.
 	notResubmitted = ` AND NOT EXISTS (SELECT 1 FROM messages a WHERE a.resubmits = m.id)`
 )

@@ -159,7 +159,7 @@ func (p *purging) message(id int64) error {
 			err = p.body(body)
 		}
 	}
-	for _, remove := range []string{sqlRemoveTags, sqlRemovePrinted, sqlRemoveSent, sqlRemoveRuns, sqlRemoveMessage} {
+	for _, remove := range []string{sqlRemoveTags, sqlRemovePrinted, sqlRemoveDismissals, sqlRemoveSent, sqlRemoveRuns, sqlRemoveMessage} {
 		if err == nil {
 			err = p.tx.run(remove, id)
 		}

@@ -62,6 +62,16 @@ func endMessage(t *testing.T, s *Store, body []byte) {
 	}
 }
 
+// dismissMessage is a message that failed, and that somebody has seen to.
+func dismissMessage(t *testing.T, s *Store) {
+	t.Helper()
+	id, err := s.Receive(t.Context(), message.Incoming{Inbound: "adt", Body: []byte("x")})
+	must(t, err)
+	must(t, s.FailRoute(t.Context(), id, message.Outcome{State: message.RunError, Attempts: 1}))
+	_, err = s.Dismiss(t.Context(), id, "by hand")
+	must(t, err)
+}
+
 // Nothing of a purged message is left, its large bodies included, and no step takes more than its bounds. Red when message
 // leaves out any of the tables, when sweep takes all chunks, and without the bounds on messages and bytes.
 func TestPurgeInSteps(t *testing.T) {
@@ -73,6 +83,7 @@ func TestPurgeInSteps(t *testing.T) {
 		endMessage(t, s, noise(maxChunk-100))
 	}
 	endMessage(t, s, noise(21*maxChunk))
+	dismissMessage(t, s)
 	must(t, s.Refuse(t.Context(), message.Refusal{}))
 	chunks, bytes := queryInt(t, s, "SELECT count(*) FROM chunks"), queryInt(t, s, "SELECT sum(length(data)) FROM bodies")
 	purgeAll(t, s, func(p store.Purged) {
@@ -82,7 +93,7 @@ func TestPurgeInSteps(t *testing.T) {
 		}
 		chunks, bytes = c, b
 	})
-	wantNone(t, s, "messages", "runs", "deliveries", "tags", "printed", "bodies", "chunks", "loose", "refusals", "sources")
+	wantNone(t, s, "messages", "runs", "deliveries", "tags", "printed", "dismissals", "bodies", "chunks", "loose", "refusals", "sources")
 	wantNone(t, s, "pragma_foreign_key_check", "pragma_quick_check WHERE quick_check <> 'ok'")
 }
 

@@ -91,6 +91,7 @@ func (r *reader) timeline(ctx context.Context, id message.ID, bodies bool) (tl s
 		return err
 	})
 	each(sqlPrinted, func(row scanner) error { return addPrinted(&tl, row) })
+	each(sqlDismissals, func(row scanner) error { return addDismissal(&tl, row) })
 	each(sqlResubmits, func(row scanner) error {
 		var id message.ID
 		err := row.Scan(&id)

@@ -8,7 +8,8 @@ import (
 	"coppice.dev/coppice/internal/store"
 )
 
-// testContains looks for texts in what came and in what was sent, across the bounds of chunks too.
+// testContains looks for texts in what came and in what was sent, across the bounds of chunks too. Red in SQLite when what
+// was sent as it came is read again, when a search goes on behind what it found, and when it does not go by number.
 func testContains(f *fixture) {
 	big := large(600 << 10)
 	copy(big[256<<10-3:], "needle")

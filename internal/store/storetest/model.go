@@ -33,26 +33,26 @@ type modelMessage struct {
 }
 
 type modelRun struct {
-	handler  string
-	to       []string
-	state    message.RunState
-	reason   string
-	printed  []message.Printed
-	replayed bool
+	handler             string
+	to                  []string
+	state               message.RunState
+	reason              string
+	printed             []message.Printed
+	replayed, dismissed bool
 }
 
 type modelDelivery struct {
-	message            *modelMessage
-	run                *modelRun
-	number             int
-	outbound           string
-	place, sub         int
-	state              message.DeliveryState
-	body               string
-	reason             string
-	attempts, rejected int
-	waits              bool // for a next try
-	replayed           bool
+	message             *modelMessage
+	run                 *modelRun
+	number              int
+	outbound            string
+	place, sub          int
+	state               message.DeliveryState
+	body                string
+	reason              string
+	attempts, rejected  int
+	waits               bool // for a next try
+	replayed, dismissed bool
 }
 
 func (m *model) receive(id message.ID, inbound, body string) *modelMessage {

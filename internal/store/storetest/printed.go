@@ -9,7 +9,8 @@ import (
 	"coppice.dev/coppice/internal/store"
 )
 
-// testPrinted: what a run printed is told with that run, the router's and each attempt's, and nothing with one that printed nothing.
+// testPrinted: what a run printed is told with that run, the router's and each attempt's, and nothing with one that printed nothing. Red
+// in SQLite without printed in endRun, and when addPrinted does not look at the run.
 func testPrinted(f *fixture) {
 	printed := func(out message.Outcome, list ...message.Printed) message.Outcome {
 		out.Attempts, out.Printed = 1, list

@@ -35,6 +35,7 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 			"release":       m.release,
 			"keepOrder":     m.keepOrder,
 			"replay":        m.replay,
+			"dismiss":       m.dismiss,
 			"stale":         m.stale,
 			"purge":         m.purgeStep,
 			"":              m.check,
@@ -449,12 +450,12 @@ func (m *machine) checkDeadLetters() {
 			if r.handler == "" {
 				kind, name = message.KindInbound, msg.inbound
 			}
-			if r.state == message.RunError && !r.replayed {
+			if r.state == message.RunError && !r.replayed && !r.dismissed {
 				want = append(want, fmt.Sprint(msg.id, kind, name, "", r.reason))
 			}
 		}
 		for _, d := range msg.deliveries {
-			if d.state == message.Dead && !d.replayed {
+			if d.state == message.Dead && !d.replayed && !d.dismissed {
 				want = append(want, fmt.Sprint(msg.id, message.KindOutbound, d.outbound, message.Delivery{Message: msg.id, Number: d.number}.Name(), d.reason))
 			}
 		}
@@ -468,16 +469,17 @@ func (m *machine) checkTimeline(msg *modelMessage) {
 	tl := m.timeline(msg.id)
 	got, want := brief(tl.Message.Body), brief(msg.body)
 	for _, r := range tl.Runs {
-		got += fmt.Sprintf("[%q %s %s %v %t]", r.Handler, r.State, r.Outcome.Reason, r.Outcome.Printed, !r.Replayed.IsZero())
+		got += fmt.Sprintf("[%q %s %s %v %t %t]", r.Handler, r.State, r.Outcome.Reason, r.Outcome.Printed, !r.Replayed.IsZero(), !r.Dismissed.At.IsZero())
 	}
 	for _, r := range msg.runs {
-		want += fmt.Sprintf("[%q %s %s %v %t]", r.handler, r.state, r.reason, r.printed, r.replayed)
+		want += fmt.Sprintf("[%q %s %s %v %t %t]", r.handler, r.state, r.reason, r.printed, r.replayed, r.dismissed)
 	}
 	for _, d := range tl.Deliveries {
-		got += fmt.Sprintf("[%d %s>%s %s %s %s %t]", d.Number, d.Handler, d.Outbound, d.State, brief(d.Body), d.Reason, !d.Replayed.IsZero())
+		got += fmt.Sprintf("[%d %s>%s %s %s %s %t %t]", d.Number, d.Handler, d.Outbound, d.State, brief(d.Body), d.Reason, !d.Replayed.IsZero(),
+			!d.Dismissed.At.IsZero())
 	}
 	for _, d := range msg.deliveries {
-		want += fmt.Sprintf("[%d %s>%s %s %s %s %t]", d.number, d.run.handler, d.outbound, d.state, brief(d.body), d.reason, d.replayed)
+		want += fmt.Sprintf("[%d %s>%s %s %s %s %t %t]", d.number, d.run.handler, d.outbound, d.state, brief(d.body), d.reason, d.replayed, d.dismissed)
 	}
 	equal(m.fixture, fmt.Sprintf("timeline of message %d", msg.id), got, want)
 }

@@ -78,6 +78,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"ReplayRouter", testReplayRouter},
 		{"ReplayRefused", testReplayRefused},
 		{"DeadLetters", testDeadLetters},
+		{"Dismiss", testDismiss},
 		{"Resubmit", testResubmit},
 		{"Duplicates", testDuplicates},
 		{"Rename", testRename},
