@@ -81,6 +81,7 @@ type Inbound struct {
 	Handlers []string // these get every message; declared, no duplicates
 	// HoldAfter is at how many failures of the router in a row it is held; 0: never.
 	HoldAfter  int
+	Split      string      // "hl7"; empty: a batch is one message
 	Duplicates *Duplicates // nil: every message is processed
 	Was        []string    // names that it had before
 }

@@ -88,6 +88,7 @@ func readInbound(name string, t table) Inbound {
 		d := t.table("duplicates")
 		in.Duplicates = &Duplicates{Key: d.choice("key"), Within: d.duration("within")}
 	}
+	in.Split = t.choice("split")
 	in.HoldAfter, in.Was = t.integer("hold_after"), t.strings("was")
 	return in
 }

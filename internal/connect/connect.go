@@ -39,6 +39,9 @@ type Sink interface {
 	// gets no answer, on the others none, or the one to come again.
 	Receive(ctx context.Context, in message.Incoming) (message.ID, error)
 
+	// ReceiveAll is Receive for several messages of one inbound, which are committed all or none, in their order.
+	ReceiveAll(ctx context.Context, all []message.Incoming) ([]message.ID, error)
+
 	// Refuse records a message that was turned away for good. After an error the sender is not told of the refusal,
 	// because nobody could read of it afterwards.
 	Refuse(ctx context.Context, r message.Refusal) error

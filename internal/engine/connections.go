@@ -98,16 +98,16 @@ func (e *Engine) inbound(in config.Inbound) (connect.Inbound, error) {
 	case in.MLLP != nil:
 		m := in.MLLP
 		return mllp.NewInbound(mllp.InboundConfig{Name: in.Name, Listen: m.Listen, MaxMessage: m.MaxMessage,
-			Ack: mllp.AckMode(m.Ack), Peers: m.Peers, TLS: serverTLS(m.TLS), Room: e.room, Log: e.log}, s)
+			Ack: mllp.AckMode(m.Ack), Peers: m.Peers, TLS: serverTLS(m.TLS), Room: e.room, Split: in.Split == splitHL7, Log: e.log}, s)
 	case in.HTTP != nil:
 		h := in.HTTP
 		return http.NewInbound(http.InboundConfig{Name: in.Name, Listen: h.Listen, Path: h.Path, MaxMessage: h.MaxMessage,
-			AuthHeader: h.AuthHeader, Peers: h.Peers, TLS: serverTLS(h.TLS), Room: e.room, Log: e.log}, s)
+			AuthHeader: h.AuthHeader, Peers: h.Peers, TLS: serverTLS(h.TLS), Room: e.room, Split: in.Split == splitHL7, Log: e.log}, s)
 	}
 	f := in.File
 	return file.NewInbound(file.InboundConfig{Name: in.Name, Dir: f.Dir, Pattern: f.Pattern, Poll: f.Poll, Stable: max(f.Stable, 1), // none is the shortest: zero would be the default
 
-		MaxMessage: f.MaxMessage, After: file.After(f.After), MoveTo: f.MoveTo, Room: e.room, Log: e.log}, s)
+		MaxMessage: f.MaxMessage, After: file.After(f.After), MoveTo: f.MoveTo, Room: e.room, Split: in.Split == splitHL7, Log: e.log}, s)
 }
 
 func (e *Engine) outbound(out config.Outbound) (connect.Outbound, error) {
@@ -126,6 +126,9 @@ func (e *Engine) outbound(out config.Outbound) (connect.Outbound, error) {
 	}
 	return file.NewOutbound(file.OutboundConfig{Name: out.Name, Dir: out.File.Dir, NameTemplate: out.File.Name, Log: e.log})
 }
+
+// splitHL7 is the word of the configuration for a batch that is taken apart.
+const splitHL7 = "hl7"
 
 // perMessage is the word of the configuration for a connection for each message.
 const perMessage = "per_message"
@@ -147,26 +150,46 @@ func clientTLS(t *config.TLSOut) *secure.Client {
 // sink is the engine as its inbound connections see it.
 type sink struct{ e *Engine }
 
-func (s sink) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
+func (s sink) Receive(ctx context.Context, in message.Incoming) (id message.ID, err error) {
+	err = s.receive(in.Inbound, func(g *generation) (err error) {
+		in.Once, in.Was = onceOf(g.cfg, in.Inbound)
+		id, err = g.pipeline.Receive(ctx, in)
+		return err
+	})
+	return id, err
+}
+
+func (s sink) ReceiveAll(ctx context.Context, all []message.Incoming) (ids []message.ID, err error) {
+	err = s.receive(all[0].Inbound, func(g *generation) (err error) {
+		for i := range all {
+			all[i].Once, all[i].Was = onceOf(g.cfg, all[i].Inbound)
+		}
+		ids, err = g.pipeline.ReceiveAll(ctx, all)
+		return err
+	})
+	return ids, err
+}
+
+// receive has the generation of now commit what an inbound brought.
+func (s sink) receive(inbound string, commit func(*generation) error) error {
 	if s.e.disk.full() {
-		return 0, connect.ErrBusy
+		return connect.ErrBusy
 	}
 	g := s.e.now.Load()
-	in.Once, in.Was = onceOf(g.cfg, in.Inbound)
-	id, err := g.pipeline.Receive(ctx, in)
+	err := commit(g)
 	if next := s.e.now.Load(); next != g && errors.Is(err, pipeline.ErrStopped) { // a reload came in between
-		id, err = next.pipeline.Receive(ctx, in)
+		err = commit(next)
 	}
 	if next := s.e.now.Load(); next != g { // the one that it was committed through may have ended since, and cannot be told of it
-		next.pipeline.Look(message.Target{Kind: message.KindInbound, Name: in.Inbound})
+		next.pipeline.Look(message.Target{Kind: message.KindInbound, Name: inbound})
 	}
 	switch {
 	case errors.Is(err, pipeline.ErrStopped):
-		return 0, connect.ErrBusy
+		return connect.ErrBusy
 	case errors.Is(err, store.ErrUnknown):
-		return 0, unknown{err}
+		return unknown{err}
 	}
-	return id, err
+	return err
 }
 
 // unknown is the store's error in the connections' terms, which say the same: one of them is enough to read.

@@ -59,6 +59,12 @@ type Incoming struct {
 // That it came again is on disk, and it is to be acknowledged as any other.
 var ErrDuplicate = errors.New("received before")
 
+// Taken is what became of one of several messages that were received together.
+type Taken struct {
+	ID        ID
+	Duplicate bool // it was received before, as ID
+}
+
 // Source identifies a file that was read, so that a crash between the commit and the move does not read it twice.
 type Source struct {
 	Path    string // absolute

@@ -30,6 +30,7 @@ var ErrStopped = errors.New("pipeline is stopping")
 // Store is what the pipeline needs of the durable queue; package store documents the methods.
 type Store interface {
 	ReceiveRouted(ctx context.Context, in message.Incoming, plans []message.Plan) (id message.ID, routed bool, err error)
+	ReceiveAll(ctx context.Context, all []message.Incoming) ([]message.Taken, error)
 	NextReceived(ctx context.Context, inbound string) (*message.Message, error)
 	Route(ctx context.Context, id message.ID, plans []message.Plan, run message.Outcome) error
 	FailRoute(ctx context.Context, id message.ID, run message.Outcome) error
@@ -250,28 +251,19 @@ func delivering(outbound string) message.Target {
 // Receive commits one message and returns its id, or that of the message which it repeats; acknowledge it only after a nil
 // error. It may be called from any goroutine, before and while Run runs; once Run's context has ended it returns ErrStopped.
 func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
-	p.mu.Lock()
-	now := p.state
-	if now == moves {
-		p.receiving.Add(1)
-		defer p.receiving.Done()
+	ctx, moving, leave, err := p.enter(ctx)
+	if err != nil {
+		return 0, err
 	}
-	p.mu.Unlock()
+	defer leave()
 	var plans []message.Plan
 	var names []string
-	switch now {
-	case stopped:
-		return 0, ErrStopped
-	case moves: // before that, another pipeline may have work under other names
+	if moving { // before that, another pipeline may have work under other names
 		plans, names = p.plan(p.static[in.Inbound])
-		late, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(p.late, cancel)()
-		ctx = late
 	}
 	id, routed, err := p.cfg.Store.ReceiveRouted(ctx, in, plans)
 	if errors.Is(err, message.ErrDuplicate) {
-		p.cfg.Log.Info("duplicate", "inbound", in.Inbound, "message", id)
+		p.received(message.Taken{ID: id, Duplicate: true}, in.Inbound)
 		return id, nil
 	}
 	if routed || err != nil { // after an error, too: the commit may have happened
@@ -285,13 +277,64 @@ func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID
 	if err != nil {
 		return 0, err
 	}
-	if f := p.cfg.Observer.Received; f != nil {
-		f(id, in.Inbound)
-	}
+	p.received(message.Taken{ID: id}, in.Inbound)
 	if f := p.cfg.Observer.Routed; f != nil && routed {
 		f(id, in.Inbound, names)
 	}
 	return id, nil
+}
+
+// ReceiveAll is Receive for several messages of one inbound, all or none. They are routed one by one.
+func (p *Pipeline) ReceiveAll(ctx context.Context, all []message.Incoming) ([]message.ID, error) {
+	ctx, _, leave, err := p.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if len(all) == 0 {
+		return nil, nil
+	}
+	taken, err := p.cfg.Store.ReceiveAll(ctx, all)
+	p.kick(routing(all[0].Inbound))
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]message.ID, len(taken))
+	for i, t := range taken {
+		ids[i] = t.ID
+		p.received(t, all[i].Inbound)
+	}
+	return ids, nil
+}
+
+// enter begins a receive; ErrStopped if it is too late for one. While the pipeline moves, Run waits for leave, and ends the
+// receive's context when it waits no longer.
+func (p *Pipeline) enter(ctx context.Context) (_ context.Context, moving bool, leave func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch p.state {
+	case stopped:
+		return nil, false, nil, ErrStopped
+	case waits:
+		return ctx, false, func() {}, nil
+	}
+	p.receiving.Add(1)
+	ctx, cancel := context.WithCancel(ctx)
+	stay := context.AfterFunc(p.late, cancel)
+	return ctx, true, func() {
+		stay()
+		cancel()
+		p.receiving.Done()
+	}, nil
+}
+
+// received tells of a message that was committed, or came again.
+func (p *Pipeline) received(t message.Taken, inbound string) {
+	if t.Duplicate {
+		p.cfg.Log.Info("duplicate", "inbound", inbound, "message", t.ID)
+	} else if f := p.cfg.Observer.Received; f != nil {
+		f(t.ID, inbound)
+	}
 }
 
 // Run moves messages until ctx ends, and goes on with whatever the store has. Once ctx has ended no new work is taken up;

@@ -114,6 +114,19 @@ func (s *memory) ReceiveRouted(ctx context.Context, in message.Incoming, plans [
 	return id, routed, nil
 }
 
+func (s *memory) ReceiveAll(ctx context.Context, all []message.Incoming) (taken []message.Taken, err error) {
+	err = s.do(ctx, "ReceiveAll", func() error {
+		for _, in := range all {
+			id := message.ID(len(s.messages) + 1)
+			s.messages = append(s.messages, &memMessage{Message: message.Message{ID: id, Inbound: in.Inbound, Type: in.Type,
+				Disposition: message.Received, Body: slices.Clone(in.Body)}})
+			taken = append(taken, message.Taken{ID: id})
+		}
+		return nil
+	})
+	return taken, err
+}
+
 func (s *memory) NextReceived(ctx context.Context, inbound string) (next *message.Message, err error) {
 	err = s.do(ctx, "NextReceived", func() error {
 		for _, m := range s.messages {

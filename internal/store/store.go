@@ -139,6 +139,9 @@ type Store interface {
 	// the message awaits its routing, if there are no plans, if messages that its inbound received before await theirs, or if
 	// the inbound is held.
 	ReceiveRouted(ctx context.Context, in message.Incoming, plans []Plan) (id message.ID, routed bool, err error)
+	// ReceiveAll is Receive for several messages in one transaction: all or none of them, with ids that ascend in their order. A
+	// duplicate, also of one before it in the list, is told in its place and is no error.
+	ReceiveAll(ctx context.Context, all []message.Incoming) ([]message.Taken, error)
 	// Refuse records what an inbound turned away.
 	Refuse(ctx context.Context, r message.Refusal) error
 	// Seen says whether a file with this identity (path, size, mtime and hash) was received already, and as what, which may be

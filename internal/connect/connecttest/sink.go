@@ -62,6 +62,24 @@ func (s *Sink) Receive(ctx context.Context, in message.Incoming) (message.ID, er
 	return s.Keep(in), nil
 }
 
+// ReceiveAll implements connect.Sink: it keeps all, or none.
+func (s *Sink) ReceiveAll(ctx context.Context, all []message.Incoming) (ids []message.ID, err error) {
+	s.mu.Lock()
+	s.tries++
+	f := s.receive
+	s.notify()
+	s.mu.Unlock()
+	for i := 0; f != nil && i < len(all); i++ {
+		if err := f(ctx, all[i]); err != nil {
+			return nil, err
+		}
+	}
+	for _, in := range all {
+		ids = append(ids, s.Keep(in))
+	}
+	return ids, nil
+}
+
 // Keep keeps a message; an OnReceive that commits and then reports an error calls it.
 func (s *Sink) Keep(in message.Incoming) message.ID {
 	in.Body = bytes.Clone(in.Body)

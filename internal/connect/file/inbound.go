@@ -54,6 +54,7 @@ type InboundConfig struct {
 	Poll       time.Duration // between two looks where no event comes: network file systems send none
 	Stable     time.Duration // a file is read once size and time stood still for this long
 	MaxMessage int64         // bytes of one file
+	Split      bool          // a batch is its messages, and not one
 	After      After
 	// MoveTo is the folder for committed files, made where it is missing; it lies in the same file system. A relative
 	// one lies inside of Dir.

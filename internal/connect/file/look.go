@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/hl7"
 	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/room"
@@ -147,7 +148,7 @@ func (in *Inbound) take(ctx, commit context.Context, root *os.Root, name string,
 	case errors.Is(err, errNotQuiet):
 		return s, nil // forgotten, and so seen anew
 	case errors.Is(err, errTooLarge):
-		err = in.refuse(commit, name, s)
+		s.bad, err = true, in.refuse(commit, name, s, fmt.Sprintf("file is over the limit of %d bytes", in.cfg.MaxMessage))
 	case err != nil:
 		if !s.noted {
 			in.cfg.Log.Warn("file not read", "file", name, "error", err)
@@ -156,11 +157,13 @@ func (in *Inbound) take(ctx, commit context.Context, root *os.Root, name string,
 		return s, nil // one file that cannot be read does not hold up the others
 	default:
 		err = in.commit(commit, name, body, &s)
+		if errors.Is(err, hl7.ErrBatch) {
+			s.bad, err = true, in.refuse(commit, name, s, err.Error())
+		}
 	}
 	if err != nil {
 		return s, err
 	}
-	s.bad = body == nil
 	if err := in.putAway(root, name, s); err != nil {
 		in.cfg.Log.Error("file is done but stays where it is", "file", name, "error", err)
 		s.done = true
@@ -280,22 +283,23 @@ func (in *Inbound) commit(ctx context.Context, name string, body []byte, s *sigh
 	incoming := message.Incoming{
 		Inbound: in.cfg.Name, Body: body, Peer: src.Path, Received: time.Now().UTC(), File: &src,
 	}
-	if h, err := hl7.ParseHeader(body); err == nil { // a file may hold anything
-		incoming.Type, incoming.ControlID = h.Type, h.ControlID
-	}
+	doubted := in.doubt[name]
 	in.doubt[name] = true
-	id, err := in.sink.Receive(ctx, incoming)
+	ids, err := connect.Receive(ctx, in.sink, incoming, in.cfg.Split)
+	if errors.Is(err, hl7.ErrBatch) {
+		in.doubt[name] = doubted
+		return err
+	}
 	if err != nil {
 		return fmt.Errorf("receive: %w", err)
 	}
 	delete(in.doubt, name)
-	s.label = fmt.Sprintf("%010d", id)
+	s.label = fmt.Sprintf("%010d", ids[0])
 	return nil
 }
 
-// refuse records that a file is too large.
-func (in *Inbound) refuse(ctx context.Context, name string, s sighting) error {
-	reason := fmt.Sprintf("file is over the limit of %d bytes", in.cfg.MaxMessage)
+// refuse records that a file is turned away for good.
+func (in *Inbound) refuse(ctx context.Context, name string, s sighting, reason string) error {
 	in.cfg.Log.Warn("refused", "file", name, "reason", reason, "bytes", s.size)
 	err := in.sink.Refuse(ctx, message.Refusal{
 		Inbound: in.cfg.Name, Peer: filepath.Join(in.cfg.Dir, name), Reason: reason, Size: s.size, At: time.Now().UTC(),

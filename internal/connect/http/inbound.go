@@ -32,6 +32,7 @@ type InboundConfig struct {
 	IdleTimeout    time.Duration  // from one request to the next
 	WriteTimeout   time.Duration  // for one answer: a peer that does not read is closed
 	MaxConnections int            // at once; see gate.Gate
+	Split          bool           // a batch is its messages, and not one
 	Room           *room.Room     // for bodies, shared with others; nil: one of its own
 	Log            *slog.Logger
 }

@@ -148,21 +148,24 @@ func (x *request) refuse(status int, reason string, size int64) {
 	x.answer(status, map[string]any{"error": reason})
 }
 
-// receive commits one message, then acknowledges it. A body without an HL7 header is a message like any other.
+// receive commits one message, or the messages of a batch, then acknowledges it. A body without an HL7 header is a message like any other.
 func (x *request) receive(body []byte) {
-	h, _ := hl7.ParseHeader(body)
 	x.visit.Prove()
-	id, err := x.in.sink.Receive(x.commit, message.Incoming{
-		Inbound: x.in.cfg.Name, Body: body, Peer: x.peer, Type: h.Type, ControlID: h.ControlID, Received: time.Now().UTC(),
-	})
+	ids, err := connect.Receive(x.commit, x.in.sink, message.Incoming{
+		Inbound: x.in.cfg.Name, Body: body, Peer: x.peer, Received: time.Now().UTC(),
+	}, x.in.cfg.Split)
 	switch {
+	case errors.Is(err, hl7.ErrBatch):
+		x.refuse(nethttp.StatusBadRequest, err.Error(), int64(len(body)))
 	case errors.Is(err, connect.ErrUnknown):
 		x.hangUp(err.Error())
 	case err != nil:
 		x.in.cfg.Log.Info("message not acknowledged", "peer", x.peer, "cause", err)
 		x.later("not committed")
+	case len(ids) > 1:
+		x.answer(nethttp.StatusOK, map[string]any{"ids": ids})
 	default:
-		x.answer(nethttp.StatusOK, map[string]any{"id": id})
+		x.answer(nethttp.StatusOK, map[string]any{"id": ids[0]})
 	}
 }
 

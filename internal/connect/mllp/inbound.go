@@ -38,6 +38,7 @@ type InboundConfig struct {
 	Peers          []netip.Prefix // whose connections are taken; empty: everybody's
 	MaxConnections int            // at once; see gate.Gate
 	Ack            AckMode
+	Split          bool       // a batch is its messages, and not one
 	Room           *room.Room // for bodies, shared with others; nil: one of its own
 	Log            *slog.Logger
 }

@@ -131,12 +131,14 @@ func (p *peer) tooLarge(commit context.Context, body []byte) error {
 	return errors.New(reason)
 }
 
-// receive commits one message, then acknowledges it. What was not committed, or may not have been, gets no answer.
+// receive commits one message, or the messages of a batch, then acknowledges it. What was not committed, or may not have been, gets no answer.
 func (p *peer) receive(commit context.Context, h hl7.Header, body []byte) error {
-	id, err := p.sink.Receive(commit, message.Incoming{
-		Inbound: p.cfg.Name, Body: body, Peer: p.addr, Type: h.Type, ControlID: h.ControlID,
-		Received: time.Now().UTC(),
-	})
+	ids, err := connect.Receive(commit, p.sink, message.Incoming{
+		Inbound: p.cfg.Name, Body: body, Peer: p.addr, Received: time.Now().UTC(),
+	}, p.cfg.Split)
+	if errors.Is(err, hl7.ErrBatch) {
+		return p.refuse(commit, h, err.Error(), int64(len(body)))
+	}
 	if err != nil {
 		return fmt.Errorf("message not acknowledged: %w", err)
 	}
@@ -145,7 +147,7 @@ func (p *peer) receive(commit context.Context, h hl7.Header, body []byte) error 
 		return nil
 	}
 	if err := p.write(hl7.Ack(h, code, "", newControlID(), time.Now())); err != nil {
-		return fmt.Errorf("acknowledge message %d: %w", id, err)
+		return fmt.Errorf("acknowledge message %d: %w", ids[0], err)
 	}
 	return nil
 }

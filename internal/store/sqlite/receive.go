@@ -43,16 +43,7 @@ func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, e
 
 // ReceiveRouted is Receive and Route in one transaction; see store.Store.
 func (s *Store) ReceiveRouted(ctx context.Context, in message.Incoming, plans []store.Plan) (message.ID, bool, error) {
-	r := receiving{in: in, plans: plans}
-	err := errors.Join(checkBody(in.Body), checkPlans(plans))
-	if err == nil {
-		sum := sha256.Sum256(in.Body) // here, not on the writer, which everyone waits for
-		r.sum = hex.EncodeToString(sum[:])
-		if in.Received.IsZero() {
-			r.in.Received = time.Now()
-		}
-		r.large, err = s.stage(ctx, in.Body)
-	}
+	r, err := s.prepare(ctx, in, plans)
 	if err == nil {
 		defer s.staging.drop(r.large)
 		err = s.commit(ctx, inOneOp(in.Body), r.do)
@@ -64,6 +55,19 @@ func (s *Store) ReceiveRouted(ctx context.Context, in message.Incoming, plans []
 		return message.ID(r.id), false, message.ErrDuplicate
 	}
 	return message.ID(r.id), r.routed, nil
+}
+
+// prepare does what need not be done on the writer, which everyone waits for. The caller drops what is staged.
+func (s *Store) prepare(ctx context.Context, in message.Incoming, plans []store.Plan) (*receiving, error) {
+	if err := errors.Join(checkBody(in.Body), checkPlans(plans)); err != nil {
+		return nil, err
+	}
+	if in.Received.IsZero() {
+		in.Received = time.Now()
+	}
+	sum := sha256.Sum256(in.Body)
+	large, err := s.stage(ctx, in.Body)
+	return &receiving{in: in, plans: plans, sum: hex.EncodeToString(sum[:]), large: large}, err
 }
 
 // receiving is one message on its way in.
@@ -81,8 +85,8 @@ type receiving struct {
 // do is what the writer does.
 func (r *receiving) do(t *tx) error {
 	before, err := t.repeat(r.in, r.sum)
-	if before != 0 || err != nil {
-		r.id, r.repeats = before, true
+	if r.repeats = before != 0; r.repeats || err != nil {
+		r.id = before
 		return err
 	}
 	stands := message.Received
@@ -92,7 +96,6 @@ func (r *receiving) do(t *tx) error {
 	if r.routed {
 		stands = message.Routed
 	}
-	r.repeats = false
 	if r.id, err = t.receive(r.in, r.sum, r.large, stands); err != nil || !r.routed {
 		return err
 	}

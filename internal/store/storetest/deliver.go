@@ -201,6 +201,7 @@ func testClosed(f *fixture) {
 		"Close":     f.s.Close(),
 	}
 	_, errs["Receive"] = f.s.Receive(ctx, message.Incoming{})
+	_, errs["ReceiveAll"] = f.s.ReceiveAll(ctx, []message.Incoming{{}})
 	_, _, errs["Seen"] = f.s.Seen(ctx, message.Source{})
 	_, errs["NextReceived"] = f.s.NextReceived(ctx, "adt")
 	_, _, errs["NextRun"] = f.s.NextRun(ctx, "h")
@@ -220,7 +221,7 @@ func testClosed(f *fixture) {
 	_, errs["Timeline"] = f.s.Timeline(ctx, id)
 	_, errs["Counts"] = f.s.Counts(ctx)
 	_, errs["Refusals"] = f.s.Refusals(ctx, 1)
-	equal(f, "methods", len(errs), 28)
+	equal(f, "methods", len(errs), 29)
 	for method, err := range errs {
 		if err == nil {
 			f.Errorf("%s works after Close", method)

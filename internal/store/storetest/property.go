@@ -24,6 +24,7 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 		actions := map[string]func(*rapid.T){
 			"receive":       m.receive,
 			"receiveRouted": m.receiveRouted,
+			"receiveAll":    m.receiveAll,
 			"route":         m.route,
 			"failRoute":     m.failRoute,
 			"endRun":        m.endRun,
@@ -115,6 +116,29 @@ func (m *machine) receiveRouted(t *rapid.T) {
 	if routed {
 		m.model.route(m.touched, plans)
 	}
+}
+
+// receiveAll receives some messages together, or, where the last of them is wrong, none.
+func (m *machine) receiveAll(t *rapid.T) {
+	var all []message.Incoming
+	for range rapid.IntRange(1, 5).Draw(t, "together") {
+		all = append(all, message.Incoming{Inbound: pick(t, inbounds(), "inbound"), Body: []byte(drawBody(t, "body")), Received: time.Now().UTC()})
+	}
+	if rapid.Bool().Draw(t, "wrong") {
+		all = append(all, message.Incoming{Inbound: "in1", Resubmits: m.model.last + 1000})
+		_, err := m.s.ReceiveAll(m.ctx(), all)
+		m.wantErr(err, store.ErrNotFound)
+		return
+	}
+	taken, err := m.s.ReceiveAll(m.ctx(), all)
+	m.must(err)
+	for i, in := range all {
+		if taken[i].ID <= m.model.last || taken[i].Duplicate {
+			t.Fatalf("%+v came after id %d", taken[i], m.model.last)
+		}
+		m.model.receive(taken[i].ID, in.Inbound, string(in.Body))
+	}
+	m.touched = m.model.messages[len(m.model.messages)-1]
 }
 
 // pickMessage draws a message that stands at a disposition.

@@ -259,3 +259,62 @@ func testReceiveRouted(f *fixture) {
 		equal(f, "routed", routed, want == nil)
 	}
 }
+
+// Several messages are received together in their order; each is a message of its own, large or not, and the file that they came
+// in is known as the first of them. Duplicates are told in their places, also of one another.
+func testReceiveAll(f *fixture) {
+	before := f.receive("adt", "x")
+	src := message.Source{Path: "/in/batch.hl7", Size: 9, ModTime: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), SHA256: "ab"}
+	bodies := [][]byte{[]byte("one"), large(300 << 10), {}, large(700 << 10), []byte("five")}
+	var all []message.Incoming
+	for i, body := range bodies {
+		all = append(all, message.Incoming{Inbound: "lab", Body: body, Peer: "p", Type: "ORU^R01", ControlID: fmt.Sprint(i), Once: time.Hour,
+			Received: time.Date(2026, 3, 4, 5, 6, i, 0, time.UTC)})
+	}
+	all[0].File = &src
+	taken, err := f.s.ReceiveAll(f.ctx(), all)
+	f.must(err)
+	equal(f, "messages", len(taken), len(all))
+	last := before
+	for i, t := range taken {
+		m := f.timeline(t.ID).Message
+		if t.ID <= last || t.Duplicate || m.ControlID != all[i].ControlID || !m.Received.Equal(all[i].Received) {
+			f.Errorf("message %d of them is %+v, %+v, behind %d", i, t, m, last)
+		}
+		f.wantBody("one of them", m.Body, bodies[i])
+		last = t.ID
+	}
+	id, seen, err := f.s.Seen(f.ctx(), src)
+	f.must(err)
+	equal(f, "the file", fmt.Sprint(id, seen), fmt.Sprint(taken[0].ID, true))
+
+	fresh := all[0]
+	fresh.ControlID, fresh.File = "new", nil
+	again, err := f.s.ReceiveAll(f.ctx(), []message.Incoming{all[3], fresh, fresh})
+	f.must(err)
+	next := last + 1
+	equal(f, "again", fmt.Sprint(again), fmt.Sprint([]message.Taken{{ID: taken[3].ID, Duplicate: true}, {ID: next}, {ID: next, Duplicate: true}}))
+	none, err := f.s.ReceiveAll(f.ctx(), nil)
+	f.must(err)
+	equal(f, "none", len(none), 0)
+}
+
+// Where one of them cannot be received, none is, and nothing is left of them.
+func testReceiveAllOrNone(f *fixture) {
+	src := message.Source{Path: "/in/batch.hl7", SHA256: "ab"}
+	all := []message.Incoming{
+		{Inbound: "lab", Body: []byte("one"), File: &src}, {Inbound: "lab", Body: large(300 << 10)}, {Inbound: "lab", Body: []byte("three"), Resubmits: 99},
+	}
+	_, err := f.s.ReceiveAll(f.ctx(), all)
+	f.wantErr(err, store.ErrNotFound)
+	canceled, cancel := context.WithCancel(f.ctx())
+	cancel()
+	_, err = f.s.ReceiveAll(canceled, all[:2])
+	f.wantErr(err, context.Canceled)
+	n, err := f.s.Unfinished(f.ctx())
+	f.must(err)
+	equal(f, "messages", n, 0)
+	_, seen, err := f.s.Seen(f.ctx(), src)
+	f.must(err)
+	equal(f, "the file is known", seen, false)
+}

@@ -81,6 +81,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Dismiss", testDismiss},
 		{"Resubmit", testResubmit},
 		{"Duplicates", testDuplicates},
+		{"ReceiveAll", testReceiveAll},
+		{"ReceiveAllOrNone", testReceiveAllOrNone},
 		{"Rename", testRename},
 		{"Lanes", testLanes},
 		{"Producers", testProducers},
