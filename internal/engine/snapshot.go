@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/confine"
@@ -176,11 +177,15 @@ func isLink(path string) bool {
 }
 
 func (c *copying) file(path, rel string, info fs.FileInfo) error {
-	in, err := os.Open(path)
+	// Whoever may write in the folder may have put a FIFO there since the look, at which an opening could wait for ever.
+	in, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
+	if info, err = in.Stat(); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
 	mode := os.FileMode(0o600) | info.Mode()&0o100
 	out, err := os.OpenFile(filepath.Join(c.to, rel), os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
