@@ -21,6 +21,8 @@ var (
 	ErrNoEngine = errors.New("no engine listens on the control socket")
 	// ErrRefused is returned when the engine does not take orders from this process.
 	ErrRefused = errors.New("the engine takes no orders from this process")
+	// ErrStarting is returned for what an engine that starts does not do yet.
+	ErrStarting = errors.New("the engine is starting; ask again in a moment")
 	// ErrStopping is returned for what an engine that stops does not do any more.
 	ErrStopping = errors.New("the engine is stopping")
 )

@@ -179,7 +179,7 @@ func TestOrders(t *testing.T) {
 func TestErrors(t *testing.T) {
 	e := &engine{}
 	c := dial(t, serve(t, e))
-	for _, is := range []error{store.ErrNotFound, store.ErrNothingFailed, store.ErrUndeclared, store.ErrUnknown, ErrStopping, nil} {
+	for _, is := range []error{store.ErrNotFound, store.ErrNothingFailed, store.ErrUndeclared, store.ErrUnknown, ErrStarting, ErrStopping, nil} {
 		e.err = errors.New("it cannot be")
 		if is != nil {
 			e.err = fmt.Errorf("message 7: %w", is)

@@ -211,6 +211,7 @@ var kinds = map[string]error{
 	"nothing_failed": store.ErrNothingFailed,
 	"undeclared":     store.ErrUndeclared,
 	"unknown":        store.ErrUnknown,
+	"starting":       ErrStarting,
 	"stopping":       ErrStopping,
 	"refused":        ErrRefused,
 }

@@ -62,6 +62,7 @@ type Engine struct {
 
 	mu      sync.Mutex // held by whoever changes now: Run at its ends, and a reload
 	running *running   // nil before Run, and from its end on
+	over    bool       // Run is at its end
 
 	// orders is read-locked by an order that acts by the names of now, from its look at them to its commit, so that a reload
 	// changes no names in between.
@@ -224,7 +225,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.mu.Unlock()
 	<-inCtx.Done()
 	e.mu.Lock() // after a reload, which inCtx cuts short
-	e.running = nil
+	e.running, e.over = nil, true
 	for name := range r.receiving {
 		r.receiving[name].stop()
 	}

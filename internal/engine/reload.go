@@ -80,10 +80,13 @@ func (e *Engine) Purge(ctx context.Context, done, dead time.Time) (store.Purged,
 // can be wrong is tried first, each worker is started, and until the pipelines change places the old one works as if nothing
 // were. What is under way then has drainGrace to end under the old one; what has not ended by then is done again under the new.
 // A connection that did not change keeps its socket. One that did, at the address that it had, is closed for a moment.
-// Errors are *config.Error and config.Errors, with a place in the file, those of the system, and control.ErrStopping.
+// Errors are *config.Error and config.Errors, with a place in the file, those of the system, control.ErrStarting and control.ErrStopping.
 func (e *Engine) Reload(ctx context.Context) (control.Reloaded, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.running == nil && !e.over {
+		return control.Reloaded{}, control.ErrStarting
+	}
 	if e.running == nil {
 		return control.Reloaded{}, control.ErrStopping
 	}

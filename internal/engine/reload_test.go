@@ -272,6 +272,25 @@ func TestReloadAndStop(t *testing.T) {
 	}
 }
 
+// TestReloadBeforeRun: an engine that is open and does not run yet says so, and that it is not stopping. Red without over.
+func TestReloadBeforeRun(t *testing.T) {
+	needPython(t)
+	dir := folder(t, fmt.Sprintf(stampTOML, "127.0.0.1:0", "127.0.0.1:1"))
+	write(t, filepath.Join(dir, "stamp.py"), stamp("0"))
+	cfg, err := config.Load(dir, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := Open(t.Context(), cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if _, err := e.Reload(t.Context()); !errors.Is(err, control.ErrStarting) {
+		t.Errorf("a reload before Run: %v", err)
+	}
+}
+
 // TestStopped: what can be done to the store of an engine that does not run, and what cannot.
 func TestStopped(t *testing.T) {
 	needPython(t)
