@@ -28,6 +28,10 @@ const (
 	maxText  = 512      // bytes of a receiver's text that are kept
 )
 
+// answerWithin is how long the body of an answer may take behind its header. It is half of the timeout where that is less, so that
+// what the header says is known in time.
+const answerWithin = 2 * time.Second
+
 // OutboundConfig says where deliveries go. Zero values mean the defaults.
 type OutboundConfig struct {
 	Name        string
@@ -135,7 +139,8 @@ func (o *Outbound) Send(ctx context.Context, d message.Delivery) (message.Receip
 	return message.Receipt{}, o.failed(err)
 }
 
-// exchange sends one request and reads its answer.
+// exchange sends one request and reads its answer. The answer is its header; of a body that is cut short it cannot be said who
+// has cut it, so that is none.
 func (o *Outbound) exchange(ctx context.Context, d message.Delivery) (message.Receipt, error) {
 	r, err := nethttp.NewRequestWithContext(ctx, o.cfg.Method, o.cfg.URL, bytes.NewReader(d.Body))
 	if err != nil {
@@ -147,16 +152,21 @@ func (o *Outbound) exchange(ctx context.Context, d message.Delivery) (message.Re
 	}
 	r.Header.Set("Content-Type", o.cfg.ContentType)
 	r.Header.Set(DeliveryHeader, d.Name())
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r = r.WithContext(ctx)
 	// Not a Client: it would follow redirects and send the message where nobody said that it goes.
 	answer, err := o.transport.RoundTrip(r)
 	if err != nil {
 		return message.Receipt{}, err
 	}
 	defer answer.Body.Close()
+	late := time.AfterFunc(min(answerWithin, o.cfg.Timeout/2), cancel)
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxReply))
-	if err != nil {
+	if late.Stop() && err != nil {
 		return message.Receipt{}, fmt.Errorf("read answer: %w", err)
 	}
+	// Else what it said by now will do: a body that never ends would have the delivery repeat for ever.
 	return outcome(answer, text)
 }
 

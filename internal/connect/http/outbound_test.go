@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"coppice.dev/coppice/internal/connect/connecttest"
 	"coppice.dev/coppice/internal/connect/secure"
@@ -147,6 +148,34 @@ func TestEndlessAnswer(t *testing.T) {
 	receipt, err := outbound(t, OutboundConfig{URL: url}).Send(t.Context(), connecttest.Delivery(1, []byte("x")))
 	if err != nil || len(receipt.Text) > maxText+16 || strings.ContainsAny(receipt.Text, "\x00\r\n") {
 		t.Errorf("Send = %d bytes, %v", len(receipt.Text), err)
+	}
+}
+
+// A body of an answer that never ends is waited for a while: what the header says counts, or the delivery would repeat for ever.
+// The connection is not used again. Red without the timer, and with its error an error.
+func TestAnswerWithoutAnEnd(t *testing.T) {
+	for status, rejected := range map[int]bool{200: false, 422: true} {
+		var connections sync.Map
+		url := receiver(t, func(w nethttp.ResponseWriter, r *nethttp.Request) {
+			connections.Store(r.RemoteAddr, true)
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, "so far")
+			_ = nethttp.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		out := outbound(t, OutboundConfig{URL: url, Timeout: time.Second})
+		for range 2 {
+			receipt, err := out.Send(t.Context(), connecttest.Delivery(1, []byte("x")))
+			rejection := (*message.Rejection)(nil)
+			if errors.As(err, &rejection) != rejected || !rejected && (err != nil || receipt.Text != "200 OK so far") {
+				t.Errorf("Send = %+v, %v", receipt, err)
+			}
+		}
+		n := 0
+		connections.Range(func(any, any) bool { n++; return true })
+		if n != 2 {
+			t.Errorf("%d connections, want one for each", n)
+		}
 	}
 }
 
