@@ -44,7 +44,7 @@ func (h held) String() string {
 // whether an engine runs just now.
 type holds struct {
 	records []flight.Record
-	heads   []message.Delivery // of all lanes
+	heads   []message.Delivery // of all lanes that keep order
 	held    map[message.Target]message.Hold
 }
 
@@ -53,6 +53,9 @@ func readHolds(ctx context.Context, cfg *config.Config, r store.Reader) (h holds
 		return h, err
 	}
 	for _, out := range cfg.Outbounds {
+		if out.Order == "none" {
+			continue
+		}
 		heads, err := r.Heads(ctx, out.Name)
 		if err != nil {
 			return h, err
@@ -118,6 +121,9 @@ func (h *holds) of(t store.Timeline) (out []held) {
 			out = h.until(out, what, target)
 			target.Inbound = d.Inbound
 			out = h.until(out, what, target)
+			if !d.NextTry.IsZero() {
+				out = append(out, held{What: what, Why: d.Reason, NextTry: &d.NextTry})
+			}
 			out = h.behind(out, m, d)
 		}
 	}
@@ -146,14 +152,12 @@ func serves(worker, handler, inbound string) bool {
 	return ok && (!one || only == inbound) && slices.Contains(strings.Split(names, " and "), handler)
 }
 
-// behind adds a delivery that waits for another try, or behind a head of its lane that does, or whose handler's worker could not start.
+// behind adds a delivery that waits behind a head of its lane which waits for another try, or whose handler's worker could not start.
 func (h *holds) behind(out []held, m message.Message, d message.Delivery) []held {
 	what := fmt.Sprintf("delivery %d to %s", d.Number, d.Outbound)
 	for _, head := range h.heads {
 		switch {
 		case head.Inbound != d.Inbound || head.Outbound != d.Outbound:
-		case head.ID == d.ID && !d.NextTry.IsZero():
-			out = append(out, held{What: what, Why: d.Reason, NextTry: &d.NextTry})
 		case head.ID != d.ID && head.State == message.Reserved:
 			for _, w := range h.until(nil, "handler "+head.Handler, message.Target{Kind: message.KindHandler, Name: head.Handler}) {
 				out = append(out, held{What: what, Why: fmt.Sprintf("it is behind message %d: %s: %s", head.Message, w.What, w.Why), Release: w.Release})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,7 @@ func lanesCommand(io stdio) *cobra.Command {
 		Use:   "lanes",
 		Short: "Show what waits, since when, how fast it moves, and what is held and why",
 		Long: `Lanes lists the queues of a folder: the messages of each inbound that await routing, those of each handler, and of each outbound
-the deliveries from each inbound, among which order holds. It lists those in which something waits or is held, and, while an engine
+the deliveries from each inbound, among which order holds unless NOW says that none is kept. It lists those in which something waits or is held, and, while an engine
 runs, those through which something went in the last minute (LAST MIN).
 
 OLDEST is how long ago the oldest of the messages was received. NOW says what a lane is at: held until coppice release;
@@ -71,7 +72,8 @@ func readStatus(ctx context.Context, cfg *config.Config) (control.Status, error)
 type lane struct {
 	Kind    string     `json:"kind"`
 	Name    string     `json:"name"`
-	Inbound string     `json:"inbound,omitempty"` // of an outbound's lane
+	Inbound string     `json:"inbound,omitempty"`   // of an outbound's lane
+	None    bool       `json:"unordered,omitempty"` // it keeps no order
 	Waiting int64      `json:"waiting"`
 	Oldest  *time.Time `json:"oldest,omitempty"`
 	Age     float64    `json:"oldest_seconds,omitempty"`
@@ -90,7 +92,7 @@ func lanesOf(s control.Status, now time.Time) []lane {
 	}
 	out := []lane{}
 	for _, l := range s.Lanes {
-		one := lane{Kind: l.Kind, Name: l.Name, Inbound: l.Inbound, Waiting: l.Waiting, Rate: l.Rate}
+		one := lane{Kind: l.Kind, Name: l.Name, Inbound: l.Inbound, None: l.Unordered, Waiting: l.Waiting, Rate: l.Rate}
 		if !l.Oldest.IsZero() {
 			one.Oldest, one.Age = &l.Oldest, now.Sub(l.Oldest).Seconds()
 		}
@@ -111,6 +113,9 @@ func lanesOf(s control.Status, now time.Time) []lane {
 		case !l.Head.NextTry.IsZero():
 			one.NextTry = &l.Head.NextTry
 			one.Now = fmt.Sprintf("delivery %s is tried again %s: %s", l.Head.Name(), clock(l.Head.NextTry), l.Head.Reason)
+		}
+		if one.None {
+			one.Now = strings.TrimSuffix("no order; "+one.Now, "; ")
 		}
 		out = append(out, one)
 	}

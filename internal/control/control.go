@@ -64,7 +64,9 @@ type Lane struct {
 	Oldest  time.Time `json:"oldest,omitzero"` // when the oldest of the messages was received
 	// Rate is how many messages went through in the last minute; zero if no engine runs.
 	Rate int64 `json:"rate"`
-	// Head is what an outbound's lane would send next, without its body.
+	// Unordered, of an outbound's lane: it keeps no order.
+	Unordered bool `json:"unordered,omitempty"`
+	// Head is what an outbound's lane would send next, without its body; of one that keeps no order, the oldest that has been tried.
 	Head *message.Delivery `json:"head,omitempty"`
 }
 

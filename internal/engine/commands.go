@@ -121,7 +121,8 @@ func status(ctx context.Context, r store.Reader, rates map[message.Target]int64)
 		}
 	}
 	for _, l := range lanes {
-		all[l.Target] = &control.Lane{Target: l.Target, Waiting: l.Waiting, Oldest: l.Oldest, Head: l.Head, Rate: rates[l.Target]}
+		all[l.Target] = &control.Lane{Target: l.Target, Waiting: l.Waiting, Oldest: l.Oldest, Unordered: l.Unordered, Head: l.Head,
+			Rate: rates[l.Target]}
 	}
 	for _, t := range slices.SortedFunc(maps.Keys(all), message.Target.Compare) {
 		s.Lanes = append(s.Lanes, *all[t])
