@@ -83,13 +83,15 @@ func (u *unordered) next(ctx context.Context, looked *bool) (*message.Delivery, 
 		u.ahead = nil // and some of it may be buried
 	}
 	for {
-		free, err := u.released(ctx, u.ahead)
-		if err != nil {
-			return nil, 0, err
-		}
-		d, wait := u.pick(free, time.Now())
-		if d != nil || *looked {
-			return d, wait, nil
+		if len(u.ahead) > 0 || *looked { // pick forgets when what it is not shown is due
+			free, err := u.released(ctx, u.ahead)
+			if err != nil {
+				return nil, 0, err
+			}
+			d, wait := u.pick(free, time.Now())
+			if d != nil || *looked {
+				return d, wait, nil
+			}
 		}
 		if err := u.look(ctx); err != nil {
 			return nil, 0, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -54,6 +55,27 @@ func (c *crowd) got(t *testing.T, want ...string) {
 	if want := slices.Sorted(slices.Values(want)); !slices.Equal(took, want) {
 		t.Errorf("receiver took %q, want %q", took, want)
 	}
+}
+
+// times is how often a body was tried.
+func (c *crowd) times(body string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tried[body]
+}
+
+// all is which bodies were tried.
+func (c *crowd) all() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.tried))
+}
+
+// taken is what the receiver took, in order.
+func (c *crowd) taken() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.took)
 }
 
 // outNow checks how many are out, and how many were at most.
@@ -137,7 +159,7 @@ func TestUnorderedGoesPast(t *testing.T) {
 		r.pass(59 * time.Minute)
 		r.receive("adt", "4")
 		emr.got(t, "1", "2", "3", "4")
-		if n := emr.tried["bad"]; n < 59*6 || n > 59*7 {
+		if n := emr.times("bad"); n < 59*6 || n > 59*7 {
 			t.Errorf("what fails was tried %d times", n)
 		}
 		r.pass(time.Minute)
@@ -162,7 +184,7 @@ func TestUnorderedWindow(t *testing.T) {
 		r.receive("adt", all[:150]...)
 		r.receive("lab", all[150:]...)
 		r.pass(time.Minute)
-		if n := len(emr.tried); n != 128 {
+		if n := len(emr.all()); n != 128 {
 			t.Errorf("%d deliveries were tried, want 64 of each lane", n)
 		}
 		up.Store(true)
@@ -186,13 +208,13 @@ func TestUnorderedHolds(t *testing.T) {
 				})
 				r.inbound("lab", nil, "admit")
 				r.cfg.Outbounds[0].Retry.Hold = true
+				r.store.latency = func(string) time.Duration { return time.Millisecond } // so that both are out before either is parked
 				r.start()
 				if err := r.p.Hold(r.t.Context(), message.Hold{Target: running("admit"), Reason: "so that all wait"}); err != nil {
 					t.Fatal(err)
 				}
 				r.receive("adt", "1", "bad2", "bad3", "4", "5")
 				r.receive("lab", "6", "7")
-				r.store.latency = func(call string) time.Duration { return time.Millisecond } // so that both are out before either is parked
 				if _, err := r.p.Release(r.t.Context(), running("admit"), false); err != nil {
 					t.Fatal(err)
 				}
@@ -200,9 +222,9 @@ func TestUnorderedHolds(t *testing.T) {
 				if n := r.saw("held until released outbound emr, lane of adt"); n != 1 {
 					t.Errorf("observer saw %q", r.events)
 				}
-				took := len(emr.took)
-				if slices.Contains(emr.took, "5") || !slices.Contains(emr.took, "7") {
-					t.Errorf("receiver took %q while a lane was held", emr.took)
+				took := len(emr.taken())
+				if slices.Contains(emr.taken(), "5") || !slices.Contains(emr.taken(), "7") {
+					t.Errorf("receiver took %q while a lane was held", emr.taken())
 				}
 				ward.Store(true)
 				if released, err := r.p.Release(r.t.Context(), delivering("emr"), bury); err != nil || len(released) != 1 {
@@ -214,7 +236,7 @@ func TestUnorderedHolds(t *testing.T) {
 				} else {
 					emr.got(t, "1", "bad2", "bad3", "4", "5", "6", "7")
 				}
-				if len(emr.took) == took {
+				if len(emr.taken()) == took {
 					t.Error("nothing went on after the release")
 				}
 				r.is(5, message.Processed, "")
@@ -289,8 +311,8 @@ func TestUnorderedGiveUp(t *testing.T) {
 		r.receive("adt", "3")
 		r.pass(10 * time.Minute)
 		r.is(1, message.Error, "answered 500")
-		if emr.tried["bad"] != 2 {
-			t.Errorf("tried %d times", emr.tried["bad"])
+		if emr.times("bad") != 2 {
+			t.Errorf("tried %d times", emr.times("bad"))
 		}
 		emr.got(t, "1", "2", "3")
 	})
@@ -313,8 +335,8 @@ func TestUnorderedBuried(t *testing.T) {
 		}
 		r.pass(time.Hour)
 		r.is(1, message.Error, "answered 500")
-		if emr.tried["bad"] != 1 {
-			t.Errorf("tried %d times", emr.tried["bad"])
+		if emr.times("bad") != 1 {
+			t.Errorf("tried %d times", emr.times("bad"))
 		}
 	})
 }
@@ -325,7 +347,7 @@ func TestUnorderedWaitsIgnoreTheWallClock(t *testing.T) {
 	inTime(t, func(r *rig) {
 		emr := toCrowd(r, 1, nil)
 		emr.answer = func(_ context.Context, d message.Delivery) error {
-			if string(d.Body) == "bad" && emr.tried["bad"] == 1 {
+			if string(d.Body) == "bad" && emr.times("bad") == 1 {
 				return errors.New("down")
 			}
 			if string(d.Body) == "1" {
@@ -378,6 +400,13 @@ func TestTryNowOfAHeldLane(t *testing.T) {
 		t.Run(fmt.Sprintf("parallel=%d", parallel), func(t *testing.T) {
 			inTime(t, func(r *rig) {
 				var up atomic.Bool
+				r.store.latency = func(call string) time.Duration {
+					if call == "Release" {
+						r.p.kick(delivering("emr"))
+						return time.Second
+					}
+					return 0
+				}
 				emr := toCrowd(r, parallel, func(context.Context, message.Delivery) error {
 					if !up.Load() {
 						return errors.New("connection refused")
@@ -392,13 +421,6 @@ func TestTryNowOfAHeldLane(t *testing.T) {
 				}
 				r.pass(time.Minute)
 				up.Store(true)
-				r.store.latency = func(call string) time.Duration {
-					if call == "Release" {
-						r.p.kick(delivering("emr"))
-						return time.Second
-					}
-					return 0
-				}
 				if _, err := r.p.Release(r.t.Context(), delivering("emr"), false); err != nil {
 					t.Fatal(err)
 				}
@@ -427,8 +449,8 @@ func TestUnorderedStop(t *testing.T) {
 			t.Errorf("the stop took %v, want the grace of %v", took, r.cfg.Grace)
 		}
 		emr.got(t, "0")
-		if len(emr.tried) != 3 {
-			t.Errorf("tried before the stop: %v", emr.tried)
+		if len(emr.all()) != 3 {
+			t.Errorf("tried before the stop: %v", emr.all())
 		}
 		for id := range int64(9) {
 			if d := r.delivery(id + 1); id > 0 && (d.State != message.Ready || d.Attempts != 0) {
@@ -440,8 +462,8 @@ func TestUnorderedStop(t *testing.T) {
 		r.pass(time.Minute)
 		emr.got(t, numbers(9)...)
 		repeats := 0
-		for _, n := range emr.tried {
-			repeats += n - 1
+		for _, body := range emr.all() {
+			repeats += emr.times(body) - 1
 		}
 		if repeats != 2 {
 			t.Errorf("%d repeats, want the two that were cut short", repeats)
@@ -555,8 +577,8 @@ func TestOrderChanges(t *testing.T) {
 		r.pass(time.Minute)
 		emr.outNow(t, 0, 1)
 		emr.got(t, numbers(9)...)
-		if len(emr.took) > 3 && !slices.IsSorted(emr.took[3:]) {
-			t.Errorf("in order again, the receiver took %q", emr.took)
+		if len(emr.taken()) > 3 && !slices.IsSorted(emr.taken()[3:]) {
+			t.Errorf("in order again, the receiver took %q", emr.taken())
 		}
 	})
 }
