@@ -90,12 +90,13 @@ func check(cmd *cobra.Command, io stdio, dir string, asJSON, strict bool) error 
 		return tell(err)
 	}
 	bad, warnings := false, 0
+	raised := map[string]bool{} // tracebacks that were printed
 	err = engine.Check(cmd.Context(), cfg, func(c engine.Checked) {
 		bad = bad || c.Error != nil
 		if asJSON {
 			checkedJSON(io, c)
 		} else {
-			checkedText(io, c)
+			checkedText(io, c, raised)
 		}
 	}, func(w *config.Error) {
 		warnings++
@@ -139,7 +140,8 @@ func checkedJSON(io stdio, c engine.Checked) {
 	lines(io.out).Encode(p)
 }
 
-func checkedText(io stdio, c engine.Checked) {
+// checkedText prints what became of one worker. Those of one file fail alike: their traceback is printed once.
+func checkedText(io stdio, c engine.Checked, raised map[string]bool) {
 	if c.Error == nil && c.Program != "" {
 		fmt.Fprintf(io.out, "ok  %s: %s, executed for each message\n", c.What, printable(c.Program))
 		return
@@ -149,6 +151,12 @@ func checkedText(io stdio, c engine.Checked) {
 		return
 	}
 	fmt.Fprintln(io.err, printableError(c.Error))
+	said := c.Traceback + strings.Join(c.Output, "\n")
+	if c.Traceback != "" && raised[said] {
+		fmt.Fprintln(io.err, "  | as above")
+		return
+	}
+	raised[said] = true
 	for l := range strings.Lines(c.Traceback) {
 		fmt.Fprintln(io.err, "  |", printable(strings.TrimRight(l, "\r\n")))
 	}
