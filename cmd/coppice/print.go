@@ -128,6 +128,14 @@ func clip(s string, n int) string {
 	return s
 }
 
+// several says how many there are of a thing.
+func several(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
+}
+
 // clock shows a time where the reader is; a zero one as nothing.
 func clock(t time.Time) string {
 	if t.IsZero() {

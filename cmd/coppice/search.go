@@ -222,7 +222,7 @@ func (s *search) waiting(ctx context.Context, m message.Message) ([]held, error)
 
 // String says how far the search looked, and how to go on.
 func (l looked) String() string {
-	s := fmt.Sprintf("looked at %d messages", l.Messages)
+	s := "looked at " + several(l.Messages, "message")
 	if l.Bytes > 0 {
 		s += fmt.Sprintf(" and %d bytes of their bodies", l.Bytes)
 	}

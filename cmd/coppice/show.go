@@ -213,7 +213,7 @@ func showDelivery(p func(string, ...any), d message.Delivery) {
 		if d.State == message.Delivered {
 			failed--
 		}
-		p("  failed    %d times, the last: %s", failed, printable(d.Reason))
+		p("  failed    %s, the last: %s", several(failed, "time"), printable(d.Reason))
 	}
 	showDismissal(p, d.Dismissed)
 	if d.State == message.Ready && !d.NextTry.IsZero() {

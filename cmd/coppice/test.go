@@ -160,6 +160,14 @@ func (t *tester) one(ctx context.Context, c cases.Case) error {
 	} else if m.Inbound, err = t.theInbound(t.cfg); err != nil {
 		return err
 	}
+	if parts := t.run.Parts(m.Inbound, c.Body); parts != nil && !expected {
+		for i, body := range parts {
+			if err := t.one(ctx, c.Part(i+1, body)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if err := t.try(ctx, m, &v); err != nil {
 		return err
 	}

@@ -189,6 +189,9 @@ func (r *testReport) sum(err error) error {
 	default:
 		fmt.Fprintln(r.io.out, r.words())
 	}
+	if err == nil && r.last && r.counts[unfinished] == n {
+		return errors.New("nothing is compared: no handler has ended with any of these messages yet; a larger --last takes older ones, too")
+	}
 	if err == nil && r.counts[failed] > 0 {
 		return told()
 	}

@@ -87,12 +87,17 @@ func In(file string) iter.Seq2[Case, error] {
 		n := 0
 		for body, err := range hl7.Split(bytes.NewReader(whole.Body), MaxBody) {
 			n++
-			number := strconv.Itoa(n)
-			if !yield(Case{file + "#" + number, body, filepath.Join(whole.Want, number)}, err) || err != nil {
+			if !yield(whole.Part(n, body), err) || err != nil {
 				return
 			}
 		}
 	}
+}
+
+// Part is the case of message n, from 1, of several in a case's file.
+func (c Case) Part(n int, body []byte) Case {
+	number := strconv.Itoa(n)
+	return Case{c.Name + "#" + number, body, filepath.Join(c.Want, number)}
 }
 
 // several says whether a text holds more than one message.

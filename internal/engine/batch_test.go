@@ -13,8 +13,9 @@ import (
 )
 
 // TestBatchIsSplit: the messages of a batch go through the pipeline as messages of their own, in their order, and are
-// duplicates of what came before each by itself; a file that was committed and not moved when the engine died is not taken
-// again. Red without Split in the inbounds, without onceOf in sink.ReceiveAll, and with the file's source left out.
+// duplicates of what came before each by itself; none of them can be resubmitted as a batch; a file that was committed and not moved when the engine died is not taken
+// again. Red without Split in the inbounds, without onceOf in sink.ReceiveAll, without batchOf in resubmit, and with the file's
+// source left out.
 func TestBatchIsSplit(t *testing.T) {
 	needPython(t)
 	receiver := newEMR(t, nil)
@@ -52,6 +53,15 @@ func TestBatchIsSplit(t *testing.T) {
 	}
 	if n := len(receiver.got()); n != 4 {
 		t.Errorf("%d deliveries, want 4", n)
+	}
+
+	for want, body := range map[string][]byte{
+		"the body is a batch, which inbound \"feed\" takes apart into 2": batch("b3", "1", "2"),
+		"inbound \"feed\" would turn it away: malformed batch: ":         []byte("BHS|^~\\&|A\rBTS|1\r"),
+	} {
+		if _, err := e.Resubmit(t.Context(), 1, body); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("resubmit: %v, want %s", err, want)
+		}
 	}
 
 	name, at := filepath.Join(in, "x.hl7"), time.Now().Add(-time.Hour).Truncate(time.Second)

@@ -85,6 +85,13 @@ func (d desk) resubmit(ctx context.Context, id message.ID, body []byte) (message
 	if most := maxMessageOf(d.cfg, now); int64(len(in.Body)) > most {
 		return 0, fmt.Errorf("the body has %d bytes, and inbound %q takes no more than %d", len(in.Body), now, most)
 	}
+	parts, err := batchOf(d.cfg, now, in.Body)
+	if err != nil {
+		return 0, fmt.Errorf("inbound %q would turn it away: %w", now, err)
+	}
+	if parts != nil {
+		return 0, fmt.Errorf("the body is a batch, which inbound %q takes apart into %d: resubmit one of its messages, or send it there", now, len(parts))
+	}
 	return d.mover.Receive(ctx, in)
 }
 

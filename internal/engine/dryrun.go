@@ -113,8 +113,33 @@ func (d *DryRun) admit(m *message.Message) error {
 	if m.Size = int64(len(m.Body)); m.Size > most {
 		return &RefusedError{m.Inbound, fmt.Sprintf("message is over the limit of %d bytes", most)}
 	}
+	parts, err := batchOf(d.cfg, m.Inbound, m.Body)
+	if err != nil {
+		return &RefusedError{m.Inbound, err.Error()}
+	}
+	if parts != nil {
+		return fmt.Errorf("inbound %s takes this batch apart: each of its %d messages is one to try", m.Inbound, len(parts))
+	}
 	m.Type, m.ControlID = h.Type, h.ControlID
 	return nil
+}
+
+// Parts takes a batch apart, as the inbound does that it comes by; none if the inbound takes it as one message, or not at all.
+func (d *DryRun) Parts(inbound string, body []byte) [][]byte {
+	parts, _ := batchOf(d.cfg, inbound, body) // Run says why
+	return parts
+}
+
+// batchOf returns the messages of a batch, where its inbound takes one apart; none where the body is one message there.
+func batchOf(cfg *config.Config, inbound string, body []byte) ([][]byte, error) {
+	in := find(cfg.Inbounds, inbound, inboundName)
+	if in == nil || in.Split != splitHL7 {
+		return nil, nil
+	}
+	if h, err := hl7.ParseHeader(body); err != nil || !h.Batch() {
+		return nil, nil
+	}
+	return hl7.Messages(body)
 }
 
 func (d *DryRun) held(boot *sandbox.BootError) error {

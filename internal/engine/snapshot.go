@@ -168,7 +168,7 @@ func (c *copying) entry(path, rel string, within []string) error {
 		return errTooLarge
 	}
 	c.look(rel, info)
-	return c.file(path, rel, info)
+	return c.file(path, rel)
 }
 
 func isLink(path string) bool {
@@ -176,14 +176,15 @@ func isLink(path string) bool {
 	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
-func (c *copying) file(path, rel string, info fs.FileInfo) error {
+func (c *copying) file(path, rel string) error {
 	// Whoever may write in the folder may have put a FIFO there since the look, at which an opening could wait for ever.
 	in, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	if info, err = in.Stat(); err != nil || !info.Mode().IsRegular() {
+	info, err := in.Stat()
+	if err != nil || !info.Mode().IsRegular() {
 		return err
 	}
 	mode := os.FileMode(0o600) | info.Mode()&0o100

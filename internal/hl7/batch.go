@@ -145,8 +145,11 @@ func (b *batch) envelope(name string, text []byte) error {
 		b.open, b.over = false, !b.file
 		return b.counts("BTS", text, b.inBatch)
 	case "FTS":
-		if !b.file || b.open {
-			return errors.New("FTS without FHS, or before BTS")
+		if !b.file {
+			return errors.New("FTS without FHS")
+		}
+		if b.open {
+			return errors.New("FTS before BTS")
 		}
 		b.file, b.over = false, true
 		if b.loose > 0 {
@@ -164,7 +167,7 @@ func (b *batch) counts(name string, text []byte, have int) error {
 		return nil
 	}
 	if n, err := strconv.ParseUint(string(field), 10, 32); err != nil || n != uint64(have) {
-		return fmt.Errorf("%s-1 does not count the %d that are there", name, have)
+		return fmt.Errorf("%s-1 says %.20q, and there are %d", name, field, have)
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-"""A router and a handler. Both run in worker processes: what they print is captured, and shown with `coppice serve
---log-handler-output` only; what they raise is recorded with its traceback; if they hang or crash they are cut down and
+"""A router and a handler. Both run in worker processes: what they print is captured, and `coppice show` has the
+last of it; what they raise is recorded with its traceback; if they hang or crash they are cut down and
 started again.
 
 serve copies this folder when it starts: an edit takes effect with coppice reload, or at the next start. Files beside this one

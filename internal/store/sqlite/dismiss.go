@@ -43,7 +43,7 @@ func (s *Store) Dismiss(ctx context.Context, id message.ID, reason string) (part
 			parts += n
 		}
 		if parts == 0 {
-			return fmt.Errorf("%w that was not dismissed before", store.ErrNothingFailed)
+			return fmt.Errorf("%w, or it was dismissed before", store.ErrNothingFailed)
 		}
 		return nil
 	})

@@ -11,8 +11,8 @@
         return Send("emr", msg.body)
 
 A handler returns None (nothing to send), a Send, a Drop, or a list, tuple or generator of Send; a router returns the
-names of handlers. Both may be async functions. What a function prints is captured, and shown with coppice serve
---log-handler-output only. A function that raises fails its message and not its worker; sys.exit ends the worker, which
+names of handlers. Both may be async functions. What a function prints is captured: coppice show has the
+last of it, and the log with coppice serve --log-handler-output only. A function that raises fails its message and not its worker; sys.exit ends the worker, which
 the engine treats as a crash.
 
 coppice serve copies the code when it starts, so an edit takes effect with coppice reload, or at the next start. The working
