@@ -21,7 +21,8 @@ func serveCommand(io stdio) *cobra.Command {
 		Use:   "serve",
 		Short: "Run the pipeline of a folder until it is told to stop",
 		Long: `Serve runs the pipeline that DIR/coppice.toml describes, until Ctrl-C or TERM. It then stops in order: connections first,
-then what is under way, then the workers. Whatever was received is in the store and goes on at the next start.
+then what is under way, then the workers. Whatever was received is in the store and goes on at the next start. A shell without job
+control starts what stands before an & with Ctrl-C's signal ignored: TERM stops it there.
 
 When it starts it copies the code, which is all of the folder, so keep data out of it: an edit takes effect at the next start,
 or with coppice reload.
