@@ -38,15 +38,37 @@ type Span struct{ Start, End int }
 
 // Between returns how b differs from a; nothing if it does not.
 func Between(a, b []byte) []Line {
-	switch {
-	case bytes.Equal(a, b):
+	if bytes.Equal(a, b) {
 		return nil
-	case isHL7(a) && isHL7(b):
-		return segments(a, b)
-	case isText(a) && isText(b):
-		return texts(a, b)
 	}
-	return hexes(a, b)
+	var how func(a, b []byte) []Line
+	switch {
+	case isHL7(a) && isHL7(b):
+		how = segments
+	case isText(a) && isText(b):
+		how = texts
+	default:
+		return hexes(a, b)
+	}
+	if len(a) <= most && len(b) <= most {
+		return how(a, b)
+	}
+	return append(how(beginning(a), beginning(b)),
+		Line{Op: Note, Text: fmt.Appendf(nil, "no more than the first %d bytes of each are compared", most)})
+}
+
+// most is how many bytes of a body are compared line by line: what a line costs, in time and memory, is far more than its bytes.
+const most = 1 << 20
+
+// beginning is what is compared of a body: whole lines, if there is more than one.
+func beginning(b []byte) []byte {
+	if len(b) <= most {
+		return b
+	}
+	if end := bytes.LastIndexAny(b[:most], "\r\n"); end >= 0 {
+		return b[:end+1]
+	}
+	return b[:most]
 }
 
 func isHL7(b []byte) bool {

@@ -95,3 +95,33 @@ func TestLarge(t *testing.T) {
 		t.Errorf("%d lines", len(d))
 	}
 }
+
+// TestManyRenamed: segments that all have another name now are found to be so in one pass. Red, for hours, with a walk over the
+// other body's segments for each.
+func TestManyRenamed(t *testing.T) {
+	var a, b strings.Builder
+	for i := range 60_000 {
+		fmt.Fprintf(&a, "ZAA|%d\r", i)
+		fmt.Fprintf(&b, "ZBB|%d\r", i)
+	}
+	if d := Between([]byte(header+a.String()), []byte(header+b.String())); len(d) != 120_000 {
+		t.Errorf("%d lines", len(d))
+	}
+}
+
+// TestMost: of large bodies no more is compared line by line than the first MiB, and that is said. Red without the look at most.
+func TestMost(t *testing.T) {
+	note := "#no more than the first 1048576 bytes of each are compared\n"
+	rest := strings.Repeat("OBX|1|same\r", 200_000)
+	a, b := header+"PID|1|a\r"+rest, header+"PID|1|b\r"+rest
+	if got, want := shown(Between([]byte(a), []byte(b))), "-PID|1|[a]\n+PID|1|[b]\n~PID-2 \"a\" \"b\"\n"+note; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if got := shown(Between([]byte(header+rest+"a"), []byte(header+rest+"b"))); got != note {
+		t.Errorf("got\n%s", got)
+	}
+	line := strings.Repeat("x", most+1)
+	if d := Between([]byte(line), []byte(line+"y")); len(d) != 1 || d[0].Op != Note {
+		t.Errorf("%d lines", len(d))
+	}
+}

@@ -48,17 +48,24 @@ func segments(a, b []byte) []Line {
 // replaced pairs segments of one name, in order, as one that changed; what is between them was taken out or put in.
 func (c *comparison) replaced(from, to []line, e *ends) {
 	put := func(op Op, l line) { c.out = append(c.out, Line{Op: op, Text: l.text}) }
+	named := map[string][]int{} // where the segments of a name are that have not been passed
+	for i, l := range to {
+		name := string(c.b.name(l.text))
+		named[name] = append(named[name], i)
+	}
 	next := 0
 	for _, l := range from {
-		match := next
-		for match < len(to) && !bytes.Equal(c.a.name(l.text), c.b.name(to[match].text)) {
-			match++
+		name := string(c.a.name(l.text))
+		left := named[name]
+		for len(left) > 0 && left[0] < next {
+			left = left[1:]
 		}
-		if match == len(to) {
+		named[name] = left
+		if len(left) == 0 {
 			put(Gone, l)
 			continue
 		}
-		for ; next < match; next++ {
+		for match := left[0]; next < match; next++ {
 			put(New, to[next])
 		}
 		c.segment(l.text, to[next].text)

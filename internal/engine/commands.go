@@ -30,6 +30,8 @@ type desk struct {
 	cfg   *config.Config
 	store store.Store
 	mover mover
+	// patience ends when an order is to wait no longer; nil for an engine that does not run, where none does.
+	patience context.Context
 }
 
 // declared says whether the configuration has a target; store.ErrUndeclared if not.

@@ -64,9 +64,7 @@ type Engine struct {
 	running *running   // nil before Run, and from its end on
 	over    bool       // Run is at its end
 
-	// orders is read-locked by an order that acts by the names of now, from its look at them to its commit, so that a reload
-	// changes no names in between.
-	orders sync.RWMutex
+	orders orders
 
 	close    sync.Once
 	closeErr error

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -75,7 +76,7 @@ var renamesAll = strings.NewReplacer("[inbound.feed]", "[inbound.admissions]\nwa
 	"[handler.stamp]", "[handler.marks]\nwas = [\"stamp\"]", `["stamp"]`, `["marks"]`)
 
 // TestOrdersDuringReload: an order that is being committed when a reload changes the pipelines is carried out as if it had come
-// before or after. Red without the lock in turn: a hold or a release is not heard of by the pipeline that goes on, and what is
+// before or after. Red without the lock in reload: a hold or a release is not heard of by the pipeline that goes on, and what is
 // replayed or resubmitted waits for a name that is gone. Red without the pipeline's endReceiving: what is received waits for one.
 func TestOrdersDuringReload(t *testing.T) {
 	needPython(t)
@@ -146,6 +147,48 @@ func TestOrdersDuringReload(t *testing.T) {
 		}
 		within(t, lookedAgain, func() bool { return len(receiver.got()) == 1 })
 	})
+	// A reload does not wait for an order that waits for a send. Red without lose in orders.reload: the reload, and all that comes
+	// behind it, waits for the receiver's answer.
+	t.Run("burial", func(t *testing.T) {
+		answers, asked := make(chan struct{}), make(chan struct{}, 10)
+		receiver := newEMR(t, func() bool {
+			asked <- struct{}{}
+			<-answers
+			return false
+		})
+		defer close(answers)
+		o := &orderWorld{receiver: receiver, toml: fmt.Sprintf(ordersTOML, "127.0.0.1:0", receiver.Addr())}
+		o.open(t, stamp("0"), Options{})
+		exchange(t, dial(t, o.Addr("feed")), numbered(0))
+		<-asked
+		lane := emr
+		lane.Inbound = "feed"
+		if err := o.Hold(t.Context(), lane, "by hand"); err != nil {
+			t.Fatal(err)
+		}
+		buried := make(chan error, 1)
+		go func() {
+			_, err := o.Release(t.Context(), lane, true)
+			buried <- err
+		}()
+		eventually(t, func() bool { // it is under way
+			if o.orders.names.TryLock() {
+				o.orders.names.Unlock()
+				return false
+			}
+			return true
+		})
+		write(t, filepath.Join(o.dir, "stamp.py"), stamp("1"))
+		if _, err := o.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-buried; !errors.Is(err, errReloading) {
+			t.Errorf("the burial: %v", err)
+		}
+		if err := o.Hold(t.Context(), lane, "after it"); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("hold", func(t *testing.T) {
 		receiver := newEMR(t, nil)
 		held := make(chan string, 10)
@@ -213,10 +256,10 @@ func (o *orderWorld) reloadDuring(t *testing.T, order func(*served) error) {
 		reloaded <- err
 	}()
 	eventually(t, func() bool { // either it waits for the order, or it has ended
-		if !o.orders.TryRLock() {
+		if !o.orders.names.TryRLock() {
 			return true
 		}
-		o.orders.RUnlock()
+		o.orders.names.RUnlock()
 		return len(reloaded) > 0
 	})
 	close(slow.goes)

@@ -22,9 +22,9 @@ import (
 // desk is what carries out orders under the configuration of now, which stays the one of now until done is called. Otherwise a
 // reload could come in between: the work would wait under a name that is gone, and the pipeline that goes on would not hear of it.
 func (e *Engine) desk() (d desk, done func()) {
-	e.orders.RLock()
+	patience, leave := e.orders.enter()
 	g := e.now.Load()
-	return desk{cfg: g.cfg, store: e.store, mover: g.pipeline}, e.orders.RUnlock
+	return desk{cfg: g.cfg, store: e.store, mover: g.pipeline, patience: patience}, leave
 }
 
 var _ control.Commands = (*Engine)(nil)
@@ -49,7 +49,17 @@ func (e *Engine) Hold(ctx context.Context, t message.Target, reason string) erro
 func (e *Engine) Release(ctx context.Context, t message.Target, bury bool) ([]message.Hold, error) {
 	d, done := e.desk()
 	defer done()
-	return d.mover.Release(ctx, t, bury)
+	if !bury {
+		return d.mover.Release(ctx, t, false)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(d.patience, func() { cancel(context.Cause(d.patience)) })() // it waits for what is being sent
+	holds, err := d.mover.Release(ctx, t, true)
+	if errors.Is(err, context.Canceled) {
+		err = context.Cause(ctx)
+	}
+	return holds, err
 }
 
 // Replay makes a new attempt of what failed; see control.Commands.
@@ -179,22 +189,7 @@ func (r *reload) connect(ctx context.Context) error {
 // change puts the new generation in the place of the old one, or everything back.
 func (r *reload) change(ctx context.Context) error {
 	e, run := r.e, r.e.running
-	var ended []config.Inbound
-	for _, in := range r.old.cfg.Inbounds {
-		if r.old.inbounds[in.Name] != r.new.inbounds[in.Name] {
-			run.end(in.Name)
-			ended = append(ended, in)
-		}
-	}
-	var err error
-	for _, in := range r.late {
-		if err == nil {
-			err = e.listen(ctx, r.new, in)
-		}
-	}
-	if err == nil {
-		err = r.turn(ctx)
-	}
+	ended, err := r.replace(ctx)
 	if err != nil {
 		r.drop()
 		return errors.Join(err, r.restore(ctx, ended))
@@ -209,11 +204,27 @@ func (r *reload) change(ctx context.Context) error {
 	return nil
 }
 
-// turn ends the old pipeline and starts the new one on the work that waits, or the old one again.
+// replace has the new inbounds stand where the old ones did, and turns. It returns the inbounds that it has ended. Orders are waited
+// for before, while all of them are served.
+func (r *reload) replace(ctx context.Context) (ended []config.Inbound, err error) {
+	defer r.e.orders.reload()()
+	for _, in := range r.old.cfg.Inbounds {
+		if r.old.inbounds[in.Name] != r.new.inbounds[in.Name] {
+			r.e.running.end(in.Name)
+			ended = append(ended, in)
+		}
+	}
+	for _, in := range r.late {
+		if err := r.e.listen(ctx, r.new, in); err != nil {
+			return ended, err
+		}
+	}
+	return ended, r.turn(ctx)
+}
+
+// turn ends the old pipeline and starts the new one on the work that waits, or the old one again. No order is under way.
 func (r *reload) turn(ctx context.Context) error {
 	e, run := r.e, r.e.running
-	e.orders.Lock()
-	defer e.orders.Unlock()
 	r.new.pipeline = pipeline.New(e.pipelineConfig(r.new))
 	e.now.Store(r.new) // messages that come from here on wait for it in the store
 	e.room.Resize(r.new.cfg.Memory.Bodies, r.new.cfg.LargestMessage())

@@ -34,6 +34,7 @@ type Store interface {
 	NextReceived(ctx context.Context, inbound string) (*message.Message, error)
 	Route(ctx context.Context, id message.ID, plans []message.Plan, run message.Outcome) error
 	FailRoute(ctx context.Context, id message.ID, run message.Outcome) error
+	Extend(ctx context.Context, p message.Plan) error
 	NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error)
 	NextSize(ctx context.Context, of message.Target) (int64, error)
 	EndRun(ctx context.Context, run int64, out message.Outcome) error
@@ -344,6 +345,9 @@ func (p *Pipeline) received(t message.Taken, inbound string) {
 func (p *Pipeline) Run(ctx context.Context) error {
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	if !p.extend(ctx) {
+		return nil
+	}
 	late, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	p.late = late
 	p.become(moves)
@@ -378,6 +382,26 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		<-ended
 	}
 	return nil
+}
+
+// extend gives runs that wait since before the handlers were what they are now the places that they may need, before anything
+// moves; false if ctx ends before the store has taken it.
+func (p *Pipeline) extend(ctx context.Context) bool {
+	for _, h := range p.cfg.Handlers {
+		failing := &setback{p: p, what: running(h.Name).String()}
+		for {
+			err := p.cfg.Store.Extend(ctx, message.Plan{Handler: h.Name, To: h.To})
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil || !failing.wait(ctx, err) {
+				p.become(stopped)
+				return false
+			}
+		}
+		failing.over()
+	}
+	return true
 }
 
 func (p *Pipeline) become(s state) {

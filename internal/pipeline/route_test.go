@@ -208,3 +208,24 @@ func TestReceiveOutlivesNoRun(t *testing.T) {
 		})
 	}
 }
+
+// TestHandlerHasAnotherOutbound: what waits for a handler may go where the handler may send now, and might not when the message was
+// routed, in its order. Red without extend in Run.
+func TestHandlerHasAnotherOutbound(t *testing.T) {
+	inTime(t, func(r *rig) {
+		emr, lab := r.outbound("emr", nil), r.outbound("lab", nil)
+		r.handler("admit", failing(errors.New("worker cannot boot")), "emr")
+		r.inbound("adt", nil, "admit")
+		r.start()
+		r.receive("adt", "A01", "A02")
+		r.stop()
+		r.cfg.Handlers[0].To = []string{"emr", "lab"}
+		r.cfg.Handlers[0].Runner = sendTo("emr", "lab")
+		r.start()
+		r.receive("adt", "A03")
+		r.pass(time.Minute)
+		emr.got(t, "A01", "A02", "A03")
+		lab.got(t, "A01", "A02", "A03")
+		r.is(1, message.Processed, "")
+	})
+}

@@ -174,6 +174,34 @@ func (s *memory) route(m *memMessage, plans []message.Plan, run message.Outcome)
 	return nil
 }
 
+func (s *memory) Extend(ctx context.Context, p message.Plan) error {
+	return s.do(ctx, "Extend", func() error {
+		for _, r := range s.runs {
+			if r.Handler != p.Handler || r.State != message.RunPending {
+				continue
+			}
+			place := 0
+			for _, d := range r.msg.deliveries {
+				if d.run == r && place == 0 {
+					place = d.place
+				}
+			}
+			for _, to := range p.To {
+				if slices.Contains(r.To, to) {
+					continue
+				}
+				if place == 0 {
+					s.place++
+					place = s.place
+				}
+				r.To = append(r.To, to)
+				s.addDelivery(&memDelivery{msg: r.msg, run: r, place: place, Delivery: message.Delivery{Outbound: to, State: message.Reserved}})
+			}
+		}
+		return nil
+	})
+}
+
 func (s *memory) addRun(m *memMessage, run message.Run) *memRun {
 	r := &memRun{Run: run, msg: m}
 	s.runs = append(s.runs, r)

@@ -156,6 +156,10 @@ type Store interface {
 	// ErrStale if the message does not await routing. A handler planned twice, or an outbound named twice by one plan, is
 	// refused.
 	Route(ctx context.Context, id message.ID, plans []Plan, run message.Outcome) error
+	// Extend has the pending runs of the plan's handler have a place at each of its outbounds: a run that was planned when the handler
+	// had others may send there as well. A new place stands in its lane where the run's first one would, or at the tail, if it
+	// has none. Nobody may route or end runs meanwhile.
+	Extend(ctx context.Context, p Plan) error
 	// FailRoute ends a message whose router failed on it: ERROR, with the outcome's reason and fault.
 	FailRoute(ctx context.Context, id message.ID, run message.Outcome) error
 

@@ -35,7 +35,7 @@ const (
 
 // Receive commits one message and returns its id. Ids ascend in commit order. A zero in.Received means now. An in.Resubmits
 // that the store does not have is store.ErrNotFound. A duplicate, as in.Once says, is message.ErrDuplicate with the id of the
-// message that it repeats; the newest thousand with its control id are looked at.
+// message that it repeats; the newest thousand with its control id and bytes are looked at.
 func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, error) {
 	id, _, err := s.ReceiveRouted(ctx, in, nil)
 	return id, err
@@ -117,12 +117,13 @@ func (t *tx) mayRoute(inbound string, plans []store.Plan) (bool, error) {
 	return !waits, err
 }
 
-// mostRepeats bounds the look for a duplicate: some senders give all messages one control id.
+// mostRepeats bounds the look for a duplicate. Some senders give all messages one control id, so a part of the hash stands in the
+// index; what is left are messages with the same bytes that came long ago, or by other inbounds.
 const mostRepeats = 1000
 
 const (
-	sqlRepeats = `SELECT id, received, inbound, sha256 = ?2 FROM messages INDEXED BY messages_by_control_id
-		WHERE control_id = ?1 ORDER BY id DESC LIMIT ?3`
+	sqlRepeats = `SELECT id, received, inbound FROM messages INDEXED BY messages_by_control_id
+		WHERE control_id = ?1 AND substr(sha256, 1, 8) = substr(?2, 1, 8) AND sha256 = ?2 ORDER BY id DESC LIMIT ?3`
 	sqlCountRepeat = `UPDATE messages SET duplicates = duplicates + 1 WHERE id = ?`
 )
 
@@ -139,9 +140,8 @@ func (t *tx) repeat(in message.Incoming, sum string) (before int64, err error) {
 		}
 		var id, received int64
 		var inbound string
-		var same bool
-		err := rows.Scan(&id, &received, &inbound, &same)
-		if same && received >= since && (inbound == in.Inbound || slices.Contains(in.Was, inbound)) {
+		err := rows.Scan(&id, &received, &inbound)
+		if received >= since && (inbound == in.Inbound || slices.Contains(in.Was, inbound)) {
 			before = id
 		}
 		return err

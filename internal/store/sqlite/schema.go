@@ -13,7 +13,7 @@ const applicationID = 0x436f7070
 // migrations lists the steps of the schema: step i takes a database from user_version i to i+1. A released step is
 // never edited; a change is a new one.
 func migrations() []string {
-	return []string{schema1, schemaHolds, schemaBodies, schemaOpen, schemaUnordered, schemaOutput, schemaDismissals}
+	return []string{schema1, schemaHolds, schemaBodies, schemaOpen, schemaUnordered, schemaOutput, schemaDismissals, schemaPlans}
 }
 
 // schemaVersion is what the last migration leads to.

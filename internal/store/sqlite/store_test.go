@@ -98,6 +98,8 @@ func TestPlans(t *testing.T) {
 		{"give up", sqlGiveUp, []any{"o", "a"}, []string{"SEARCH deliveries USING INDEX deliveries_tried (outbound=? AND inbound=?)"}},
 		{"resubmits", sqlResubmits, []any{1}, []string{"messages_resubmits (resubmits=?)"}},
 		{"pending run", sqlPendingRun, []any{1}, []string{"SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
+		{"to extend", sqlToExtend, []any{"h", 1, 1}, []string{"SEARCH r USING INDEX runs_pending (handler=? AND rowid>?)"}},
+		{"repeats", sqlRepeats, []any{"1", "abc", 1}, []string{"SEARCH messages USING INDEX messages_by_control_id (control_id=? AND <expr>=?)"}},
 		{"inbounds", sqlInbounds[true], []any{9}, []string{"SEARCH messages USING INDEX messages_by_inbound (inbound>?)"}},
 		{"open inbounds", sqlInbounds[false], []any{9}, []string{"SEARCH messages USING COVERING INDEX messages_open (inbound>?)"}},
 	} {

@@ -221,7 +221,8 @@ func testClosed(f *fixture) {
 	_, errs["Timeline"] = f.s.Timeline(ctx, id)
 	_, errs["Counts"] = f.s.Counts(ctx)
 	_, errs["Refusals"] = f.s.Refusals(ctx, 1)
-	equal(f, "methods", len(errs), 29)
+	errs["Extend"] = f.s.Extend(ctx, store.Plan{Handler: "h"})
+	equal(f, "methods", len(errs), 30)
 	for method, err := range errs {
 		if err == nil {
 			f.Errorf("%s works after Close", method)

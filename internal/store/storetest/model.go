@@ -19,6 +19,7 @@ type model struct {
 	held     map[message.Target]string // why
 	streaks  map[message.Target]int    // failures in a row
 	last     message.ID                // that was given out
+	to       map[string]string         // by handler: the outbounds of its last extension
 	none     map[string]bool           // the outbounds that keep no order
 }
 
@@ -331,6 +332,36 @@ type pendingRun struct {
 }
 
 // pending lists the runs that await their handlers, in the order in which they were planned.
+func (m *model) extend(p store.Plan) {
+	to := fmt.Sprint(slices.Sorted(slices.Values(p.To)))
+	if m.to[p.Handler] == to {
+		return
+	}
+	m.to[p.Handler] = to
+	for _, r := range m.pending() {
+		if r.run.handler != p.Handler {
+			continue
+		}
+		place, has := 0, map[string]bool{}
+		for _, d := range r.message.deliveries {
+			if d.run == r.run {
+				place, has[d.outbound] = cmp.Or(place, d.place), true
+			}
+		}
+		for _, out := range p.To {
+			if has[out] {
+				continue
+			}
+			if place == 0 {
+				m.place++
+				place = m.place
+			}
+			r.run.to = append(slices.Clone(r.run.to), out)
+			r.message.add(&modelDelivery{run: r.run, outbound: out, place: place, state: message.Reserved})
+		}
+	}
+}
+
 func (m *model) pending() []pendingRun {
 	var list []pendingRun
 	for _, r := range m.planned {

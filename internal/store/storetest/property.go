@@ -19,7 +19,7 @@ import (
 func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &machine{fixture: &fixture{rt, open(t)}, model: model{held: map[message.Target]string{}, streaks: map[message.Target]int{},
-			none: map[string]bool{}}}
+			none: map[string]bool{}, to: map[string]string{}}}
 		defer func() { _ = m.s.Close() }()
 		actions := map[string]func(*rapid.T){
 			"receive":       m.receive,
@@ -35,6 +35,7 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 			"park":          m.park,
 			"release":       m.release,
 			"keepOrder":     m.keepOrder,
+			"extend":        m.extend,
 			"replay":        m.replay,
 			"dismiss":       m.dismiss,
 			"stale":         m.stale,
@@ -219,6 +220,15 @@ func (m *machine) keepOrder(t *rapid.T) {
 	outbound, keep := pick(t, outbounds(), "outbound"), rapid.Bool().Draw(t, "keep")
 	m.must(m.s.KeepOrder(m.ctx(), outbound, keep))
 	m.model.none[outbound] = !keep
+}
+
+// extend has a handler have other outbounds. Where they are those of the last time, nothing was planned for others since.
+func (m *machine) extend(t *rapid.T) {
+	m.touched = nil
+	p := store.Plan{Handler: pick(t, handlers(), "handler"),
+		To: rapid.SliceOfNDistinct(rapid.SampledFrom(outbounds()), 0, 3, rapid.ID[string]).Draw(t, "to")}
+	m.must(m.s.Extend(m.ctx(), p))
+	m.model.extend(p)
 }
 
 // pickReady draws a delivery that can be sent, with its id in the store: a head, or, where no order is kept, any.

@@ -239,3 +239,39 @@ func testBadOutcomes(f *fixture) {
 	f.wantRefused("a filtered outcome that sends", f.s.EndRun(f.ctx(), run, out))
 	f.wantHead("a", id, 1, message.Reserved, "")
 }
+
+// testExtend: what waits for a handler that has one more outbound now has a place there, before what came later, and may send
+// there; what has ended, and others' runs, have none. It holds however many wait. Red without sqlExtend's look for a place, with new
+// places in that of the run's own, and with one step alone.
+func testExtend(f *fixture) {
+	ended := f.routed("adt", "x", plan("h1", "a"))
+	f.end(ended, "h1", sent([2]string{"a", "x"}))
+	var waits []message.ID
+	for range 300 {
+		waits = append(waits, f.routed("adt", "x", plan("h1", "a"), plan("h2", "a")))
+	}
+	later := f.routed("adt", "x", plan("h2", "b"))
+	none := f.routed("adt", "x", plan("h3"))
+
+	f.must(f.s.Extend(f.ctx(), plan("h1", "b", "a")))
+	f.must(f.s.Extend(f.ctx(), plan("h1", "b", "a")))
+	f.must(f.s.Extend(f.ctx(), plan("h3", "b")))
+	for _, id := range []message.ID{waits[0], waits[299]} {
+		tl := f.timeline(id)
+		equal(f, "outbounds", fmt.Sprint(tl.Runs[0].To, tl.Runs[1].To, len(tl.Deliveries)), "[a b] [a] 3")
+	}
+	equal(f, "of what has ended", len(f.timeline(ended).Deliveries), 1)
+	f.end(later, "h2", sent([2]string{"b", "later"}))
+	f.wantHead("b", waits[0], 3, message.Reserved, "")
+	for _, id := range waits {
+		f.end(id, "h1", sent([2]string{"b", "x"}))
+	}
+	f.wantHead("b", waits[0], 3, message.Ready, "x")
+	f.end(none, "h3", sent([2]string{"b", "last"}))
+	for range waits {
+		heads, err := f.s.Heads(f.ctx(), "b")
+		f.must(err)
+		f.must(f.s.Delivered(f.ctx(), heads[0].ID, message.Receipt{}))
+	}
+	f.wantHead("b", later, 1, message.Ready, "later")
+}

@@ -32,6 +32,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 	}{
 		{"Receive", testReceive},
 		{"ReceiveRouted", testReceiveRouted},
+		{"Extend", testExtend},
 		{"ReceiveKeepsBytes", testReceiveKeepsBytes},
 		{"NextReceived", testNextReceived},
 		{"Seen", testSeen},
