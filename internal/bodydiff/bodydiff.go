@@ -50,25 +50,32 @@ func Between(a, b []byte) []Line {
 	default:
 		return hexes(a, b)
 	}
-	if len(a) <= most && len(b) <= most {
-		return how(a, b)
+	from, whole := beginning(a)
+	to, also := beginning(b)
+	out := how(from, to)
+	if !whole || !also {
+		out = append(out, Line{Op: Note, Text: fmt.Appendf(nil, "no more than the first %d lines of each are compared", most)})
 	}
-	return append(how(beginning(a), beginning(b)),
-		Line{Op: Note, Text: fmt.Appendf(nil, "no more than the first %d bytes of each are compared", most)})
+	return out
 }
 
-// most is how many bytes of a body are compared line by line: what a line costs, in time and memory, is far more than its bytes.
-const most = 1 << 20
+// most is how many lines of a body are compared: what one costs, in time and memory, is far more than its bytes.
+const most = 50_000
 
-// beginning is what is compared of a body: whole lines, if there is more than one.
-func beginning(b []byte) []byte {
-	if len(b) <= most {
-		return b
+// beginning is what is compared of a body, and whether that is all of it.
+func beginning(b []byte) (_ []byte, whole bool) {
+	end := 0
+	for range most {
+		i := bytes.IndexAny(b[end:], "\r\n")
+		if i < 0 {
+			return b, true
+		}
+		end += i + 1
+		if b[end-1] == '\r' && end < len(b) && b[end] == '\n' {
+			end++
+		}
 	}
-	if end := bytes.LastIndexAny(b[:most], "\r\n"); end >= 0 {
-		return b[:end+1]
-	}
-	return b[:most]
+	return b[:end], end == len(b)
 }
 
 func isHL7(b []byte) bool {

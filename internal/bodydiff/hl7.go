@@ -147,10 +147,13 @@ func (c *comparison) parts(path string, a, b []byte, f, g Span) (out []change) {
 
 func (s Span) of(b []byte) []byte { return b[s.Start:s.End] }
 
+// parts is into how many a segment or a field is taken apart, the last of them with all the rest.
+const parts = 10_000
+
 // split takes a part of b apart at a separator; zero is none.
 func (s Span) split(b []byte, sep byte) (out []Span) {
 	start := s.Start
-	for i := s.Start; i < s.End && sep != 0; i++ {
+	for i := s.Start; i < s.End && sep != 0 && len(out) < parts-1; i++ {
 		if b[i] == sep {
 			out = append(out, Span{start, i})
 			start = i + 1
