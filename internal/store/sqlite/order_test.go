@@ -327,7 +327,7 @@ func (o *ordering) disposition(tl store.Timeline, took map[int64]bool) (d messag
 //
 // COPPICE_TEST_ORDER is how many rounds of 300 acts, COPPICE_SEED repeats a run.
 func TestStrictOrder(t *testing.T) {
-	rounds, _ := strconv.Atoi(cmp.Or(os.Getenv("COPPICE_TEST_ORDER"), "2"))
+	rounds, _ := strconv.Atoi(cmp.Or(os.Getenv("COPPICE_TEST_ORDER"), orderRounds))
 	seed, err := strconv.ParseUint(os.Getenv("COPPICE_SEED"), 10, 64)
 	if err != nil {
 		seed = uint64(time.Now().UnixNano())

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"flag"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,6 +18,9 @@ import (
 func TestMain(m *testing.M) {
 	if name := os.Getenv(childEnv); name != "" {
 		os.Exit(runChild(name, os.Getenv(childPathEnv)))
+	}
+	if err := flag.Set("rapid.checks", modelChecks); err != nil { // the command line may say otherwise
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
