@@ -130,6 +130,11 @@ func serveOn(t *testing.T, dir string, o Options, change func(*Engine)) *served 
 	s := &served{Engine: e, cfg: cfg, stop: cancel, ended: make(chan error, 1)}
 	go func() { s.ended <- e.Run(ctx) }()
 	t.Cleanup(func() { s.end(t) })
+	eventually(t, func() bool { // an engine that starts takes no orders yet
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.running != nil || e.over || len(s.ended) > 0
+	})
 	return s
 }
 

@@ -225,11 +225,6 @@ func (o *orderWorld) open(t *testing.T, code string, options Options) {
 		g := e.now.Load()
 		g.pipeline = pipeline.New(e.pipelineConfig(g))
 	})
-	eventually(t, func() bool {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		return o.running != nil
-	})
 }
 
 // do does what a case has to do, if anything.
