@@ -658,7 +658,8 @@ func TestClose(t *testing.T) {
 			}
 			b.gone(b.out.all())
 		}
-		if cuts, _ := b.told(); len(cuts) != 1 || cuts[0].Why != nil || cuts[0].Report.Cause != "exit" || !cuts[0].Status.Success() {
+		// By its status, not by the cause: its end of the link may be seen to close before the process is seen to have ended.
+		if cuts, _ := b.told(); len(cuts) != 1 || cuts[0].Why != nil || !cuts[0].Status.Success() {
 			t.Errorf("a worker that is asked ends by itself: %+v", cuts)
 		}
 	})
