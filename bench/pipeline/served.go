@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"coppice.dev/coppice/internal/connect"
 	"coppice.dev/coppice/internal/connect/mllp"
+	"coppice.dev/coppice/internal/message"
 )
 
 // served is a system that takes messages, at one address for each lane.
@@ -26,8 +26,8 @@ func (s *served) end() error {
 }
 
 // listen adds an inbound for one more lane.
-func (s *served) listen(name string, sink connect.Sink) error {
-	in, err := mllp.NewInbound(mllp.InboundConfig{Name: name, Listen: "127.0.0.1:0"}, sink)
+func (s *served) listen(name string, sink oneByOne) error {
+	in, err := mllp.NewInbound(mllp.InboundConfig{Name: name, Listen: "127.0.0.1:0"}, sinkOf{sink})
 	if err != nil {
 		return err
 	}
@@ -43,4 +43,18 @@ func (s *served) listen(name string, sink connect.Sink) error {
 	})
 	s.addrs = append(s.addrs, in.Addr())
 	return nil
+}
+
+// oneByOne is what these systems need of a connect.Sink: no inbound here takes batches apart.
+type oneByOne interface {
+	Receive(ctx context.Context, in message.Incoming) (message.ID, error)
+	Refuse(ctx context.Context, r message.Refusal) error
+	Seen(ctx context.Context, src message.Source) (message.ID, bool, error)
+}
+
+// sinkOf is the whole of one.
+type sinkOf struct{ oneByOne }
+
+func (sinkOf) ReceiveAll(context.Context, []message.Incoming) ([]message.ID, error) {
+	return nil, errors.ErrUnsupported
 }
