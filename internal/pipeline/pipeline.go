@@ -190,15 +190,21 @@ type Observer struct {
 type Pipeline struct {
 	cfg      Config
 	handlers map[string]*Handler
-	static   map[string][]string              // an inbound's handlers, where no router has to be asked
+	static   map[string]planned               // of an inbound whose router has not to be asked
 	wake     map[message.Target]chan struct{} // there may be work
 	holds    holds
 	sends    map[string]*sends // by outbound
 
 	mu        sync.Mutex
 	state     state
-	receiving sync.WaitGroup  // what Receive routes at once, while the pipeline moves
+	receiving sync.WaitGroup  // while the pipeline moves
 	late      context.Context // ends when that is waited for no longer
+}
+
+// planned is a choice of handlers, by their plans and by their names. It is not changed.
+type planned struct {
+	plans []message.Plan
+	names []string
 }
 
 // state is where a pipeline's life has got to.
@@ -215,7 +221,7 @@ func New(cfg Config) *Pipeline {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Pipeline{cfg: cfg, handlers: map[string]*Handler{}, wake: map[message.Target]chan struct{}{}, static: map[string][]string{}, sends: map[string]*sends{}}
+	p := &Pipeline{cfg: cfg, handlers: map[string]*Handler{}, wake: map[message.Target]chan struct{}{}, static: map[string]planned{}, sends: map[string]*sends{}}
 	p.holds.changed() // since nothing was read
 	for _, in := range cfg.Inbounds {
 		p.wake[routing(in.Name)] = make(chan struct{}, 1)
@@ -226,7 +232,8 @@ func New(cfg Config) *Pipeline {
 	}
 	for _, in := range cfg.Inbounds {
 		if in.Router == nil && p.unknownHandler(in.Handlers) == "" {
-			p.static[in.Name] = in.Handlers
+			plans, names := p.plan(in.Handlers)
+			p.static[in.Name] = planned{plans, names}
 		}
 	}
 	for _, o := range cfg.Outbounds {
@@ -257,18 +264,17 @@ func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID
 		return 0, err
 	}
 	defer leave()
-	var plans []message.Plan
-	var names []string
+	var to planned
 	if moving { // before that, another pipeline may have work under other names
-		plans, names = p.plan(p.static[in.Inbound])
+		to = p.static[in.Inbound]
 	}
-	id, routed, err := p.cfg.Store.ReceiveRouted(ctx, in, plans)
+	id, routed, err := p.cfg.Store.ReceiveRouted(ctx, in, to.plans)
 	if errors.Is(err, message.ErrDuplicate) {
 		p.received(message.Taken{ID: id, Duplicate: true}, in.Inbound)
 		return id, nil
 	}
 	if routed || err != nil { // after an error, too: the commit may have happened
-		for _, name := range names {
+		for _, name := range to.names {
 			p.kick(running(name))
 		}
 	}
@@ -280,7 +286,7 @@ func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID
 	}
 	p.received(message.Taken{ID: id}, in.Inbound)
 	if f := p.cfg.Observer.Routed; f != nil && routed {
-		f(id, in.Inbound, names)
+		f(id, in.Inbound, to.names)
 	}
 	return id, nil
 }
