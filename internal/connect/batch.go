@@ -13,15 +13,18 @@ import (
 //
 // The source of a file is recorded with its first message: the whole of it is committed with that one.
 func Receive(ctx context.Context, s Sink, in message.Incoming, split bool) ([]message.ID, error) {
-	h, err := hl7.ParseHeader(in.Body)
-	if !split || err != nil || !h.Batch() {
+	var bodies [][]byte
+	if split {
+		var err error
+		if bodies, err = hl7.Apart(in.Body); err != nil {
+			return nil, err
+		}
+	}
+	if bodies == nil {
+		h, _ := hl7.ParseHeader(in.Body) // empty without one
 		in.Type, in.ControlID = h.Type, h.ControlID
 		id, err := s.Receive(ctx, in)
 		return []message.ID{id}, err
-	}
-	bodies, err := hl7.Messages(in.Body)
-	if err != nil {
-		return nil, err
 	}
 	all := make([]message.Incoming, len(bodies))
 	for i, body := range bodies {

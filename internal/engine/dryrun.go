@@ -136,10 +136,7 @@ func batchOf(cfg *config.Config, inbound string, body []byte) ([][]byte, error) 
 	if in == nil || in.Split != splitHL7 {
 		return nil, nil
 	}
-	if h, err := hl7.ParseHeader(body); err != nil || !h.Batch() {
-		return nil, nil
-	}
-	return hl7.Messages(body)
+	return hl7.Apart(body)
 }
 
 func (d *DryRun) held(boot *sandbox.BootError) error {

@@ -40,6 +40,14 @@ func Messages(body []byte) ([][]byte, error) {
 	return b.parts, nil
 }
 
+// Apart is Messages for a batch, and nothing for whatever else a body is.
+func Apart(body []byte) ([][]byte, error) {
+	if h, err := ParseHeader(body); err != nil || !h.Batch() {
+		return nil, nil
+	}
+	return Messages(body)
+}
+
 // batch is where the reading of one stands.
 type batch struct {
 	sep            byte   // of the envelope
