@@ -136,14 +136,15 @@ func settled(ctx context.Context, db store.Store, own string, k int, received ti
 	if err := db.Route(ctx, id, []message.Plan{{Handler: own, To: []string{own}}}, message.Outcome{State: message.RunSent}); err != nil {
 		return err
 	}
-	run, m, err := db.NextRun(ctx, own)
+	next, err := db.NextRuns(ctx, own, 1, 0)
 	if err != nil {
 		return err
 	}
-	if err := db.EndRun(ctx, run.ID, message.Outcome{State: message.RunSent, Attempts: 1, Sends: []message.Send{{To: own, Body: m.Body}}}); err != nil {
+	sends := []message.Send{{To: own, Body: next[0].On.Body}}
+	if err := db.EndRun(ctx, next[0].Run.ID, message.Outcome{State: message.RunSent, Attempts: 1, Sends: sends}); err != nil {
 		return err
 	}
-	heads, err := db.Heads(ctx, own)
+	heads, err := db.Heads(ctx, own, 1)
 	if err != nil {
 		return err
 	}

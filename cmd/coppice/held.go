@@ -56,7 +56,7 @@ func readHolds(ctx context.Context, cfg *config.Config, r store.Reader) (h holds
 		if out.Order == "none" {
 			continue
 		}
-		heads, err := r.Heads(ctx, out.Name)
+		heads, err := r.Heads(ctx, out.Name, 1)
 		if err != nil {
 			return h, err
 		}

@@ -59,8 +59,8 @@ func TestDisk(t *testing.T) {
 // full is a store of which nobody knows what it has committed.
 type full struct{ store.Store }
 
-func (full) ReceiveRouted(context.Context, message.Incoming, []message.Plan) (message.ID, bool, error) {
-	return 0, false, fmt.Errorf("receive: disk full; %w", store.ErrUnknown)
+func (full) ReceiveRouted(context.Context, message.Incoming, []message.Plan) (message.ID, []message.Pending, error) {
+	return 0, nil, fmt.Errorf("receive: disk full; %w", store.ErrUnknown)
 }
 
 // TestUnknownIsToldOnce: a connection knows that the outcome is not known, and who reads of it does not read it twice. Red with

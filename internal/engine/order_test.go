@@ -60,7 +60,7 @@ func (s *slowStore) Replay(ctx context.Context, id message.ID, names message.Nam
 	return s.Store.Replay(ctx, id, names)
 }
 
-func (s *slowStore) ReceiveRouted(ctx context.Context, in message.Incoming, plans []message.Plan) (message.ID, bool, error) {
+func (s *slowStore) ReceiveRouted(ctx context.Context, in message.Incoming, plans []message.Plan) (message.ID, []message.Pending, error) {
 	s.wait()
 	return s.Store.ReceiveRouted(ctx, in, plans)
 }

@@ -132,6 +132,15 @@ type Run struct {
 	Dismissed Dismissal // of one that failed: that somebody has seen to it without a new attempt
 }
 
+// Pending is a run that is still to be made, and what it is to be made on.
+type Pending struct {
+	Run Run
+	On  Message // with its body, unless the caller has that
+	// Before is the run that was made for the handler right before this one; zero if that is not known. Once that one has ended,
+	// this one is next.
+	Before int64
+}
+
 // Dismissal takes a dead letter from the list of those that somebody has to see to. It changes nothing else. A zero At: there was none.
 type Dismissal struct {
 	At     time.Time

@@ -48,6 +48,9 @@ func (h *hand) reach(ctx context.Context, size func() (int64, error)) error {
 	return nil
 }
 
+// ample says whether there is room for more than one body that is asked for; reach has been called, and nothing read yet.
+func (h *hand) ample() bool { return h.room == nil || h.held == mostBody }
+
 // has says what is in hand instead. If that is more it is not waited for, since it is there.
 func (h *hand) has(n int64) {
 	switch {

@@ -41,11 +41,23 @@ func handsFull(r *rig, many, size int) (body string) {
 }
 
 // What is in hand for dispatches and sends has a bound, under which everything comes to its end, and nothing stays taken. Red
-// with reach always nil (more is in hand than there is room for), and without have.has(0) or h.has(0) in any of the three.
+// with reach always nil (more is in hand than there is room for), and without have.has(0) or h.has(0) in any of the three; with
+// small ones, when read does not look at ample.
 func TestHandsShareTheRoom(t *testing.T) {
-	const many, size = 12, 1 << 20
+	const many = 12
+	for _, tt := range []struct{ size, most int }{
+		// What handlers answer is there before it is counted: half of each message that may be in hand.
+		{1 << 20, 4<<20 + 2<<20},
+		// Work on small bodies never waits, but is on one at a time.
+		{8 << 10, many * (8<<10 + 4<<10)},
+	} {
+		t.Run(fmt.Sprint(tt.size), func(t *testing.T) { testHandsShareTheRoom(t, many, tt.size, int64(tt.most)) })
+	}
+}
+
+func testHandsShareTheRoom(t *testing.T, many, size int, most int64) {
 	inTime(t, func(r *rig) {
-		memory := room.New(8<<20, size, nil)
+		memory := room.New(int64(8*size), int64(size), nil)
 		r.cfg.Room = memory
 		body := handsFull(r, many, size)
 		r.start()
@@ -53,8 +65,7 @@ func TestHandsShareTheRoom(t *testing.T) {
 			r.receive("adt", body)
 		}
 		for range 1000 {
-			// What handlers answer is there before it is counted: half of each message that may be in hand.
-			if u := memory.Used(); u.Work > 4<<20+2<<20 {
+			if u := memory.Used(); u.Work > most {
 				t.Fatalf("%d bytes are in hand", u.Work)
 			}
 			r.pass(100 * time.Millisecond)

@@ -29,16 +29,16 @@ var ErrStopped = errors.New("pipeline is stopping")
 
 // Store is what the pipeline needs of the durable queue; package store documents the methods.
 type Store interface {
-	ReceiveRouted(ctx context.Context, in message.Incoming, plans []message.Plan) (id message.ID, routed bool, err error)
+	ReceiveRouted(ctx context.Context, in message.Incoming, plans []message.Plan) (id message.ID, runs []message.Pending, err error)
 	ReceiveAll(ctx context.Context, all []message.Incoming) ([]message.Taken, error)
 	NextReceived(ctx context.Context, inbound string) (*message.Message, error)
 	Route(ctx context.Context, id message.ID, plans []message.Plan, run message.Outcome) error
 	FailRoute(ctx context.Context, id message.ID, run message.Outcome) error
 	Extend(ctx context.Context, p message.Plan) error
-	NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error)
+	NextRuns(ctx context.Context, handler string, most int, bytes int64) ([]message.Pending, error)
 	NextSize(ctx context.Context, of message.Target) (int64, error)
 	EndRun(ctx context.Context, run int64, out message.Outcome) error
-	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
+	Heads(ctx context.Context, outbound string, most int) ([]message.Delivery, error)
 	KeepOrder(ctx context.Context, outbound string, keep bool) error
 	Ready(ctx context.Context, outbound string, limit int) ([]message.Delivery, error)
 	StillReady(ctx context.Context, delivery int64) (attempts int, ready bool, err error)
@@ -193,7 +193,8 @@ type Pipeline struct {
 	static   map[string]planned               // of an inbound whose router has not to be asked
 	wake     map[message.Target]chan struct{} // there may be work
 	holds    holds
-	sends    map[string]*sends // by outbound
+	sends    map[string]*sends  // by outbound
+	offers   map[string]*offers // by handler
 
 	mu        sync.Mutex
 	state     state
@@ -221,7 +222,8 @@ func New(cfg Config) *Pipeline {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Pipeline{cfg: cfg, handlers: map[string]*Handler{}, wake: map[message.Target]chan struct{}{}, static: map[string]planned{}, sends: map[string]*sends{}}
+	p := &Pipeline{cfg: cfg, handlers: map[string]*Handler{}, wake: map[message.Target]chan struct{}{}, static: map[string]planned{},
+		sends: map[string]*sends{}, offers: map[string]*offers{}}
 	p.holds.changed() // since nothing was read
 	for _, in := range cfg.Inbounds {
 		p.wake[routing(in.Name)] = make(chan struct{}, 1)
@@ -229,6 +231,7 @@ func New(cfg Config) *Pipeline {
 	for i, h := range cfg.Handlers {
 		p.handlers[h.Name] = &cfg.Handlers[i]
 		p.wake[running(h.Name)] = make(chan struct{}, 1)
+		p.offers[h.Name] = &offers{room: cfg.Room, more: true}
 	}
 	for _, in := range cfg.Inbounds {
 		if in.Router == nil && p.unknownHandler(in.Handlers) == "" {
@@ -268,12 +271,20 @@ func (p *Pipeline) Receive(ctx context.Context, in message.Incoming) (message.ID
 	if moving { // before that, another pipeline may have work under other names
 		to = p.static[in.Inbound]
 	}
-	id, routed, err := p.cfg.Store.ReceiveRouted(ctx, in, to.plans)
+	id, runs, err := p.cfg.Store.ReceiveRouted(ctx, in, to.plans)
+	routed := len(runs) > 0
 	if errors.Is(err, message.ErrDuplicate) {
 		p.received(message.Taken{ID: id, Duplicate: true}, in.Inbound)
 		return id, nil
 	}
-	if routed || err != nil { // after an error, too: the commit may have happened
+	for _, run := range runs {
+		if h := run.Run.Handler; p.offers[h].add(run, in.Body) {
+			p.nudge(running(h))
+		} else {
+			p.kick(running(h))
+		}
+	}
+	if err != nil { // the commit may have happened
 		for _, name := range to.names {
 			p.kick(running(name))
 		}
@@ -445,8 +456,16 @@ func committingMuch(ctx context.Context, sends []message.Send) (context.Context,
 	return context.WithTimeout(context.WithoutCancel(ctx), commitWithin+time.Duration(size>>20)*commitEach)
 }
 
-// kick says that there may be work.
+// kick says that the store may have work.
 func (p *Pipeline) kick(work message.Target) {
+	if o := p.offers[work.Name]; o != nil && work.Kind == message.KindHandler {
+		o.look()
+	}
+	p.nudge(work)
+}
+
+// nudge has somebody who waits look for work.
+func (p *Pipeline) nudge(work message.Target) {
 	select {
 	case p.wake[work] <- struct{}{}:
 	default: // it will look anyway

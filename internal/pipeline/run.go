@@ -110,49 +110,127 @@ func (p *Pipeline) handlerNames() string {
 	return strings.Join(names, ", ")
 }
 
+// How far ahead is read, where more waits: the pages of the store that hold what is next have to be read once for all of it, and
+// not again after each commit. It is a bound of what is in memory, in number and bytes of bodies.
+const (
+	mostAhead  = 16
+	bytesAhead = 64 << 10
+)
+
+// handling is the loop of a handler.
+type handling struct {
+	*Pipeline
+	h     *Handler
+	spent tries
+	next  []message.Pending // the one at hand, and what is known to come behind it
+	last  int64             // the run that ended last; 0: not known
+	asked time.Time         // when the store was
+	have  hand              // for the bodies
+}
+
 // handleAll runs one handler on its messages, in planned order, until ctx ends.
 func (p *Pipeline) handleAll(ctx, hard context.Context, h *Handler) {
-	var spent tries
+	s := &handling{Pipeline: p, h: h, have: hand{room: p.cfg.Room}}
+	defer s.keep(nil)
+	defer p.offers[h.Name].end()
 	p.loop(ctx, running(h.Name), func() (time.Duration, error) {
-		if held, err := p.held(ctx, running(h.Name)); held || err != nil {
-			return -1, err
+		wait, err := s.step(ctx, hard)
+		if wait != 0 || err != nil { // who waits has nothing in hand
+			s.keep(nil)
 		}
-		have := hand{room: p.cfg.Room}
-		defer have.has(0)
-		if err := have.reach(ctx, func() (int64, error) { return p.cfg.Store.NextSize(ctx, running(h.Name)) }); err != nil {
-			return 0, err
+		if err != nil { // the store knows better
+			s.last = 0
+			s.offers[h.Name].look()
 		}
-		run, m, err := p.cfg.Store.NextRun(ctx, h.Name)
-		have.has(sizeOf(m, nil))
-		if run == nil || err != nil {
-			return -1, err
-		}
-		return 0, p.handle(hard, h, run, m, &spent, &have)
+		return wait, err
 	})
 }
 
+// step has one message handled. If there is none, it returns how long until there is one (negative: not until a kick). An error
+// holds the handler.
+func (s *handling) step(ctx, hard context.Context) (time.Duration, error) {
+	if held, err := s.held(ctx, running(s.h.Name)); held || err != nil {
+		return -1, err
+	}
+	if len(s.next) == 0 {
+		if err := s.look(ctx); len(s.next) == 0 || err != nil {
+			return -1, err
+		}
+	}
+	err := s.handle(hard, &s.next[0])
+	s.next[0] = message.Pending{} // its body would stay in memory as long as those behind it
+	s.keep(s.next[1:])
+	return 0, err
+}
+
+// look gets what is next, if there is something: what is offered, or else what the store has.
+func (s *handling) look(ctx context.Context) error {
+	next, ask := s.offers[s.h.Name].behind(s.last)
+	s.keep(next)
+	if len(next) > 0 || !ask && time.Since(s.asked) < lookAgain {
+		return nil
+	}
+	s.asked = time.Now()
+	err := s.read(ctx)
+	if len(s.next) > 0 {
+		s.offers[s.h.Name].look() // for what is behind them
+	}
+	return err
+}
+
+// read reads what is next from the store. Where there is room for one body alone nothing is read ahead.
+func (s *handling) read(ctx context.Context) error {
+	if err := s.have.reach(ctx, func() (int64, error) { return s.cfg.Store.NextSize(ctx, running(s.h.Name)) }); err != nil {
+		return err
+	}
+	most := 1
+	if s.have.ample() {
+		most = mostAhead
+	}
+	next, err := s.cfg.Store.NextRuns(ctx, s.h.Name, most, bytesAhead)
+	s.keep(next)
+	return err
+}
+
+// keep has the given runs in hand, and no others.
+func (s *handling) keep(next []message.Pending) {
+	s.next = next
+	s.have.has(s.inHand(nil))
+}
+
+// inHand is how large the bodies are that the loop has, with what the run at hand sends.
+func (s *handling) inHand(sends []message.Send) int64 {
+	n := sizeOf(nil, sends)
+	for i := range s.next {
+		n += sizeOf(&s.next[i].On, nil)
+	}
+	return n
+}
+
 // handle has one message handled and commits the outcome. An error holds the handler.
-func (p *Pipeline) handle(ctx context.Context, h *Handler, run *message.Run, m *message.Message, spent *tries, have *hand) error {
-	out, err := p.work(ctx, h, run.To, m, spent)
+func (s *handling) handle(ctx context.Context, p *message.Pending) error {
+	run, m := &p.Run, &p.On
+	out, err := s.work(ctx, s.h, run.To, m, &s.spent)
 	if err != nil {
 		return err
 	}
-	have.has(sizeOf(m, out.Sends))
+	s.have.has(s.inHand(out.Sends))
 	commit, cancel := committingMuch(ctx, out.Sends)
 	defer cancel()
 	if out.State == message.RunError {
-		out.HoldAfter = h.HoldAfter
-		defer p.holds.changed() // perhaps
+		out.HoldAfter = s.h.HoldAfter
+		defer s.holds.changed() // perhaps
 	}
-	err = p.cfg.Store.EndRun(commit, run.ID, out)
+	err = s.cfg.Store.EndRun(commit, run.ID, out)
 	for _, to := range run.To {
 		// A place that was closed may set the lane free, too; and after an error the commit may have happened.
-		p.kick(delivering(to))
+		s.kick(delivering(to))
 	}
 	if err != nil {
 		return fmt.Errorf("record outcome of message %d: %w", m.ID, err)
 	}
-	p.ran(m.ID, h.Name, out)
+	s.last = run.ID
+	s.ran(m.ID, s.h.Name, out)
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"coppice.dev/coppice/internal/message"
@@ -17,6 +18,10 @@ type sending struct {
 	*Pipeline
 	out  *Outbound
 	told bool // the store knows whether it keeps order
+	// ahead are the heads of the lanes at the last look, each with what was ready right behind it, all in the order of their places;
+	// nil: to be read. Nothing gets in front of what is ready but what somebody does to a lane, which buried counts, or now tells.
+	ahead  []message.Delivery
+	buried int64 // what it was before the look
 	// due holds, for heads that wait to be tried again, when: on the monotonic clock, unlike what the store has.
 	due map[int64]time.Time
 	// last is how the last send ended, until the store has it: a store that fails for a while must not make the receiver
@@ -30,6 +35,7 @@ type ending struct {
 	due      time.Time                       // when it is to be tried again; zero: never
 	commit   func(ctx context.Context) error // records it
 	tell     func()                          // after that
+	sent     bool                            // the receiver has it, and what is behind it is next
 }
 
 // sendAll sends what heads the lanes of one outbound, one after the other, until ctx ends.
@@ -64,16 +70,9 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 	if err := s.tellOrder(ctx); err != nil {
 		return 0, err
 	}
-	shared := s.sends[s.out.Name]
-	buried := shared.buried.Load()
-	heads, err := s.cfg.Store.Heads(ctx, s.out.Name)
+	heads, err := s.heads(ctx)
 	if err != nil {
 		return 0, err
-	}
-	if shared.now.Swap(false) {
-		for _, d := range heads {
-			s.due[d.ID] = time.Now()
-		}
 	}
 	heads, err = s.released(ctx, heads)
 	if err != nil {
@@ -81,17 +80,21 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 	}
 	d, wait := s.pick(heads, time.Now())
 	if d == nil {
+		s.ahead = nil
 		return wait, nil
 	}
+	shared := s.sends[s.out.Name]
 	select {
 	case shared.busy <- struct{}{}:
 		defer func() { <-shared.busy }()
 	default:
 		return leastWait, nil // a head is being buried, perhaps this one
 	}
-	if shared.buried.Load() != buried {
+	if shared.buried.Load() != s.buried {
 		return 0, nil // since the heads were read
 	}
+	ahead := s.ahead
+	s.ahead = nil // unless it goes well
 	if s.last, err = s.send(ctx, hard, *d); s.last == nil {
 		return 0, err
 	}
@@ -101,8 +104,76 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 	if err := s.record(hard, s.last); err != nil {
 		return 0, err
 	}
+	if s.last.sent {
+		s.ahead = behind(ahead, *d)
+	}
 	s.last = nil
 	return 0, nil
+}
+
+// heads returns the heads of the lanes, oldest place first: from memory if each of them can be sent. What is not there then is
+// newer, since it has its place yet to get; while a head waits for its run or its next try, what may have changed of it is looked
+// for each time.
+func (s *sending) heads(ctx context.Context) ([]message.Delivery, error) {
+	shared := s.sends[s.out.Name]
+	if !shared.now.Load() && shared.buried.Load() == s.buried && len(s.ahead) > 0 {
+		if heads := headsOf(s.ahead); s.allReady(heads, time.Now()) {
+			return heads, nil
+		}
+	}
+	s.buried = shared.buried.Load()
+	list, err := s.cfg.Store.Heads(ctx, s.out.Name, mostAhead)
+	if err != nil {
+		return nil, err
+	}
+	s.ahead = upToReserved(list)
+	heads := headsOf(s.ahead)
+	if shared.now.Swap(false) {
+		for _, d := range heads {
+			s.due[d.ID] = time.Now()
+		}
+	}
+	return heads, nil
+}
+
+// allReady says whether each of the deliveries can be sent now.
+func (s *sending) allReady(list []message.Delivery, now time.Time) bool {
+	return !slices.ContainsFunc(list, func(d message.Delivery) bool { return d.State != message.Ready || s.dueAt(&d, now).After(now) })
+}
+
+// headsOf returns the first delivery of each lane.
+func headsOf(list []message.Delivery) (heads []message.Delivery) {
+	seen := map[string]bool{}
+	for _, d := range list {
+		if !seen[d.Inbound] {
+			heads = append(heads, d)
+		}
+		seen[d.Inbound] = true
+	}
+	return heads
+}
+
+// upToReserved returns, of the first deliveries of lanes, those that go out one after the other as they stand: of each lane its head, and
+// what is ready behind it up to a place that is still reserved.
+func upToReserved(list []message.Delivery) (known []message.Delivery) {
+	reserved := map[string]bool{}
+	for _, d := range list {
+		ends, seen := reserved[d.Inbound]
+		if !seen || !ends && d.State == message.Ready {
+			known = append(known, d)
+		}
+		reserved[d.Inbound] = ends || d.State != message.Ready
+	}
+	return known
+}
+
+// behind returns what is known of the lanes once a head has gone; nil if nothing is known of what is behind it.
+func behind(list []message.Delivery, head message.Delivery) []message.Delivery {
+	list = slices.DeleteFunc(list, func(d message.Delivery) bool { return d.ID == head.ID })
+	if !slices.ContainsFunc(list, func(d message.Delivery) bool { return d.Inbound == head.Inbound }) {
+		return nil
+	}
+	return list
 }
 
 // send makes a delivery and says how that ended; nil if its body cannot be read, and if a stop cut it short: it is sent again.
@@ -156,11 +227,7 @@ func (s *sending) pick(heads []message.Delivery, now time.Time) (*message.Delive
 		if d.State != message.Ready {
 			continue
 		}
-		at, known := s.due[d.ID]
-		if !known && !d.NextTry.IsZero() {
-			// From before a restart, by the wall clock, which may have jumped: never more than the longest wait.
-			at = now.Add(min(d.NextTry.Sub(now), s.out.Retry.Max))
-		}
+		at := s.dueAt(d, now)
 		due[d.ID] = at
 		if left := at.Sub(now); left > 0 {
 			if wait < 0 || left < wait {
@@ -174,6 +241,16 @@ func (s *sending) pick(heads []message.Delivery, now time.Time) (*message.Delive
 	}
 	s.due = due // heads that have ended are forgotten
 	return ready, wait
+}
+
+// dueAt is when a delivery is to be tried; zero: at once.
+func (s *sending) dueAt(d *message.Delivery, now time.Time) time.Time {
+	at, known := s.due[d.ID]
+	if !known && !d.NextTry.IsZero() {
+		// From before a restart, by the wall clock, which may have jumped: never more than the longest wait.
+		at = now.Add(min(d.NextTry.Sub(now), s.out.Retry.Max))
+	}
+	return at
 }
 
 // ended says what is to be recorded of a send.
@@ -192,9 +269,9 @@ func (s *sending) ended(d message.Delivery, receipt message.Receipt, err error) 
 }
 
 func (s *sending) delivered(d message.Delivery, receipt message.Receipt) *ending {
-	return &ending{d, time.Time{},
-		func(ctx context.Context) error { return s.cfg.Store.Delivered(ctx, d.ID, receipt) },
-		func() {
+	return &ending{sent: true, delivery: d,
+		commit: func(ctx context.Context) error { return s.cfg.Store.Delivered(ctx, d.ID, receipt) },
+		tell: func() {
 			if d.Attempts > 0 {
 				s.cfg.Log.Info("delivered after all", "delivery", d.Name(), "outbound", s.out.Name, "attempt", d.Attempts+1)
 			}
@@ -205,9 +282,9 @@ func (s *sending) delivered(d message.Delivery, receipt message.Receipt) *ending
 }
 
 func (s *sending) dead(d message.Delivery, reason string) *ending {
-	return &ending{d, time.Time{},
-		func(ctx context.Context) error { return s.cfg.Store.Bury(ctx, d.ID, reason) },
-		func() {
+	return &ending{delivery: d,
+		commit: func(ctx context.Context) error { return s.cfg.Store.Bury(ctx, d.ID, reason) },
+		tell: func() {
 			s.cfg.Log.Warn("dead letter", "delivery", d.Name(), "outbound", s.out.Name)
 			if f := s.cfg.Observer.Buried; f != nil {
 				f(d, reason)
@@ -216,12 +293,12 @@ func (s *sending) dead(d message.Delivery, reason string) *ending {
 }
 
 func (s *sending) parked(d message.Delivery, reason string) *ending {
-	return &ending{d, time.Time{},
-		func(ctx context.Context) error {
+	return &ending{delivery: d,
+		commit: func(ctx context.Context) error {
 			defer s.holds.changed()
 			return s.cfg.Store.Park(ctx, d.ID, reason)
 		},
-		func() {
+		tell: func() {
 			s.cfg.Log.Warn("rejected, and its lane is held", "delivery", d.Name(), "outbound", s.out.Name, "inbound", d.Inbound)
 			if f := s.cfg.Observer.Parked; f != nil {
 				f(d, reason)
@@ -232,9 +309,9 @@ func (s *sending) parked(d message.Delivery, reason string) *ending {
 func (s *sending) again(d message.Delivery, err error, rejected bool) *ending {
 	wait := delay(s.out.Retry.First, s.out.Retry.Max, d.Attempts)
 	next := time.Now().Add(wait)
-	return &ending{d, next,
-		func(ctx context.Context) error { return s.cfg.Store.Retry(ctx, d.ID, err.Error(), rejected, next) },
-		func() {
+	return &ending{delivery: d, due: next,
+		commit: func(ctx context.Context) error { return s.cfg.Store.Retry(ctx, d.ID, err.Error(), rejected, next) },
+		tell: func() {
 			s.cfg.Log.Warn("delivery waits", "delivery", d.Name(), "outbound", s.out.Name, "attempt", d.Attempts+1,
 				"wait", wait.Round(time.Millisecond), "why", why(err))
 			if f := s.cfg.Observer.Retried; f != nil {

@@ -95,7 +95,7 @@ func (s *memory) do(ctx context.Context, call string, act func() error) error {
 	return act()
 }
 
-func (s *memory) ReceiveRouted(ctx context.Context, in message.Incoming, plans []message.Plan) (id message.ID, routed bool, err error) {
+func (s *memory) ReceiveRouted(ctx context.Context, in message.Incoming, plans []message.Plan) (id message.ID, runs []message.Pending, err error) {
 	err = s.do(ctx, "Receive", func() error {
 		waits := slices.ContainsFunc(s.messages, func(m *memMessage) bool { return m.Inbound == in.Inbound && m.Disposition == message.Received }) ||
 			slices.ContainsFunc(s.held, func(h message.Hold) bool { return h.Target == routing(in.Inbound) })
@@ -103,15 +103,29 @@ func (s *memory) ReceiveRouted(ctx context.Context, in message.Incoming, plans [
 		m := &memMessage{Message: message.Message{ID: id, Inbound: in.Inbound, Type: in.Type, Disposition: message.Received,
 			Body: slices.Clone(in.Body)}}
 		s.messages = append(s.messages, m)
-		if routed = len(plans) > 0 && !waits; routed {
-			return s.route(m, plans, message.Outcome{State: message.RunSent})
+		if len(plans) == 0 || waits {
+			return nil
 		}
-		return nil
+		before := map[string]int64{}
+		for _, r := range s.runs {
+			before[r.Handler] = r.ID
+		}
+		made := len(s.runs)
+		err := s.route(m, plans, message.Outcome{State: message.RunSent})
+		for _, r := range s.runs[made:] {
+			p := message.Pending{Run: r.Run, On: m.Message, Before: before[r.Handler]}
+			p.On.Body = nil
+			runs = append(runs, p)
+		}
+		return err
 	})
 	if err != nil {
-		return 0, false, err
+		return 0, nil, err
 	}
-	return id, routed, nil
+	if s.latency != nil {
+		time.Sleep(s.latency("Received")) // it is committed, and its receiver does not know yet
+	}
+	return id, runs, nil
 }
 
 func (s *memory) ReceiveAll(ctx context.Context, all []message.Incoming) (taken []message.Taken, err error) {
@@ -233,28 +247,32 @@ func (s *memory) FailRoute(ctx context.Context, id message.ID, run message.Outco
 	})
 }
 
-func (s *memory) NextRun(ctx context.Context, handler string) (run *message.Run, m *message.Message, err error) {
-	err = s.do(ctx, "NextRun", func() error {
+func (s *memory) NextRuns(ctx context.Context, handler string, most int, bytes int64) (next []message.Pending, err error) {
+	err = s.do(ctx, "NextRuns", func() error {
 		for _, r := range s.runs {
-			if r.Handler == handler && r.State == message.RunPending {
-				foundRun, found := r.Run, r.msg.Message
-				run, m = &foundRun, &found
+			if r.Handler != handler || r.State != message.RunPending {
+				continue
+			}
+			if bytes -= sizeOf(&r.msg.Message, nil); len(next) == most || len(next) > 0 && bytes < 0 {
 				return nil
 			}
+			next = append(next, message.Pending{Run: r.Run, On: r.msg.Message})
 		}
 		return nil
 	})
-	return run, m, err
+	return next, err
 }
 
 func (s *memory) NextSize(ctx context.Context, of message.Target) (n int64, err error) {
-	var m *message.Message
 	if of.Kind == message.KindInbound {
-		m, err = s.NextReceived(ctx, of.Name)
-	} else {
-		_, m, err = s.NextRun(ctx, of.Name)
+		m, err := s.NextReceived(ctx, of.Name)
+		return sizeOf(m, nil), err
 	}
-	return sizeOf(m, nil), err
+	next, err := s.NextRuns(ctx, of.Name, 1, 0)
+	for i := range next {
+		n = sizeOf(&next[i].On, nil)
+	}
+	return n, err
 }
 
 func (s *memory) DeliverySize(ctx context.Context, delivery int64) (int64, error) {
@@ -309,24 +327,23 @@ func (s *memory) fill(r *memRun, sends []message.Send) {
 	}
 }
 
-func (s *memory) Heads(ctx context.Context, outbound string) (heads []message.Delivery, err error) {
+func (s *memory) Heads(ctx context.Context, outbound string, most int) (heads []message.Delivery, err error) {
 	err = s.do(ctx, "Heads", func() error {
 		if s.none[outbound] {
 			return s.breach("asked for the heads of outbound %q, which keeps no order", outbound)
 		}
-		lanes := map[string]*memDelivery{}
+		var list []*memDelivery
 		for _, d := range s.deliveries {
-			if h := lanes[d.Inbound]; d.Outbound == outbound && d.open() && (h == nil || d.before(h) < 0) {
-				lanes[d.Inbound] = d
+			if d.Outbound == outbound && d.open() {
+				list = append(list, d)
 			}
 		}
-		var list []*memDelivery
-		for _, d := range lanes {
-			list = append(list, d)
-		}
 		slices.SortFunc(list, (*memDelivery).before)
+		lanes := map[string]int{}
 		for _, d := range list {
-			heads = append(heads, d.Delivery)
+			if lanes[d.Inbound]++; lanes[d.Inbound] <= most {
+				heads = append(heads, d.Delivery)
+			}
 		}
 		return nil
 	})

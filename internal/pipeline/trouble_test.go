@@ -97,7 +97,7 @@ func TestLateCommit(t *testing.T) {
 // TestStoreFailsForAWhile: whatever call it is, the work is held and goes on, nothing is lost, and nothing is sent twice.
 // Guard seen red: without last, "Delivered" and "Bury" send again after each hold.
 func TestStoreFailsForAWhile(t *testing.T) {
-	for _, failing := range []string{"Extend", "NextReceived", "Route", "NextRun", "EndRun", "Heads", "DeliveryBody", "Delivered", "Retry", "Bury", "all"} {
+	for _, failing := range []string{"Extend", "NextReceived", "Route", "NextRuns", "EndRun", "Heads", "DeliveryBody", "Delivered", "Retry", "Bury", "all"} {
 		t.Run(failing, func(t *testing.T) {
 			inTime(t, func(r *rig) {
 				until, failed := time.Now().Add(100*time.Second), 0

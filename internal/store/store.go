@@ -104,9 +104,9 @@ type Reader interface {
 	Outline(ctx context.Context, id message.ID) (Timeline, error)
 	// Counts returns how many messages stand at each disposition, computed from the rows; all six are there.
 	Counts(ctx context.Context) (map[message.Disposition]int64, error)
-	// Heads returns the head of each lane of the outbound (one for each inbound that has something undelivered there),
-	// reserved ones included, oldest place first, without bodies.
-	Heads(ctx context.Context, outbound string) ([]message.Delivery, error)
+	// Heads returns the head of each lane of the outbound (one for each inbound that has something undelivered there), and what
+	// stands right behind it, up to most deliveries of a lane: reserved ones included, oldest place first, without bodies.
+	Heads(ctx context.Context, outbound string, most int) ([]message.Delivery, error)
 	// DeliveryBody returns what a delivery carries; nil for one that carries nothing, ErrNotFound if there is none.
 	DeliveryBody(ctx context.Context, delivery int64) ([]byte, error)
 	// Contains says whether a text stands in a body of a message: in its own, or in one that a delivery carries in its place. It
@@ -135,10 +135,11 @@ type Store interface {
 	// Receive commits one message and returns its id. Ids ascend in commit order. A duplicate (message.Incoming.Once) is not
 	// received again: message.ErrDuplicate, with the id that it has, and that it came again is counted there.
 	Receive(ctx context.Context, in message.Incoming) (message.ID, error)
-	// ReceiveRouted is Receive, and with it Route for a message that no router has to look at, all or none. routed is false, and
+	// ReceiveRouted is Receive, and with it Route for a message that no router has to look at, all or none. runs are those that were
+	// made, one for each plan in their order, as NextRuns would return them but for the body. There are none, and
 	// the message awaits its routing, if there are no plans, if messages that its inbound received before await theirs, or if
 	// the inbound is held.
-	ReceiveRouted(ctx context.Context, in message.Incoming, plans []Plan) (id message.ID, routed bool, err error)
+	ReceiveRouted(ctx context.Context, in message.Incoming, plans []Plan) (id message.ID, runs []message.Pending, err error)
 	// ReceiveAll is Receive for several messages in one transaction: all or none of them, with ids that ascend in their order. A
 	// duplicate, also of one before it in the list, is told in its place and is no error.
 	ReceiveAll(ctx context.Context, all []message.Incoming) ([]message.Taken, error)
@@ -163,10 +164,12 @@ type Store interface {
 	// FailRoute ends a message whose router failed on it: ERROR, with the outcome's reason and fault.
 	FailRoute(ctx context.Context, id message.ID, run message.Outcome) error
 
-	// NextRun returns the handler's oldest pending run with its message and body; nil, nil if none is pending.
-	NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error)
-	// NextSize is how large the body is, in bytes, that NextReceived of an inbound or NextRun of a handler would return; 0 if
-	// they would return none.
+	// NextRuns returns the handler's oldest pending runs, oldest first: up to most of them, and behind the first only as many
+	// as have no more than so many bytes of bodies with it. None but EndRun ends a run, and none comes before another that is
+	// pending, so they stay what is to be made next.
+	NextRuns(ctx context.Context, handler string, most int, bytes int64) ([]message.Pending, error)
+	// NextSize is how large the body is, in bytes, that NextReceived of an inbound or the first of NextRuns of a handler has; 0
+	// if there is none.
 	NextSize(ctx context.Context, of message.Target) (int64, error)
 	// DeliverySize is how large the body of a delivery is; 0 for one that carries nothing, ErrNotFound if there is none.
 	DeliverySize(ctx context.Context, delivery int64) (int64, error)

@@ -181,7 +181,7 @@ func BenchmarkHeads(b *testing.B) {
 		}))
 	}
 	for b.Loop() {
-		heads, err := s.Heads(context.Background(), "out")
+		heads, err := s.Heads(context.Background(), "out", 1)
 		if err != nil || len(heads) != 8 {
 			b.Fatal(len(heads), err)
 		}
@@ -195,14 +195,13 @@ func BenchmarkMessage(b *testing.B) {
 	plans := []store.Plan{{Handler: "admit", To: []string{"emr"}}}
 	ctx := context.Background()
 	for b.Loop() {
-		_, routed, err := s.ReceiveRouted(ctx, in, plans)
-		if err != nil || !routed {
-			b.Fatal(routed, err)
+		_, runs, err := s.ReceiveRouted(ctx, in, plans)
+		if err != nil || len(runs) != 1 {
+			b.Fatal(runs, err)
 		}
-		run, m, err := s.NextRun(ctx, "admit")
-		must(b, err)
+		run, m := nextRun(b, s, "admit")
 		must(b, s.EndRun(ctx, run.ID, message.Outcome{State: message.RunSent, Attempts: 1, Sends: []message.Send{{To: "emr", Body: m.Body}}}))
-		heads, err := s.Heads(ctx, "emr")
+		heads, err := s.Heads(ctx, "emr", 1)
 		if err != nil || len(heads) != 1 {
 			b.Fatal(heads, err)
 		}

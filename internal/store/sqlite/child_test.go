@@ -73,16 +73,17 @@ func childWrite(s *Store) {
 					continue
 				}
 				check(s.Route(ctx, m.ID, []store.Plan{{Handler: inbound, To: []string{"out"}}}, message.Outcome{State: message.RunSent}))
-				r, of, err := s.NextRun(ctx, inbound) // of the life before, perhaps
+				next, err := s.NextRuns(ctx, inbound, 1, 0) // of the life before, perhaps
 				check(err)
-				sends := []message.Send{{To: "out", Body: of.Body}}
+				r := next[0].Run
+				sends := []message.Send{{To: "out", Body: next[0].On.Body}}
 				check(s.EndRun(ctx, r.ID, message.Outcome{State: message.RunSent, Sends: sends}))
 				fmt.Printf("ran %d\n", r.Message)
 			}
 		}()
 	}
 	for {
-		heads, err := s.Heads(ctx, "out")
+		heads, err := s.Heads(ctx, "out", 1)
 		check(err)
 		for _, d := range heads {
 			if d.State == message.Ready {

@@ -88,9 +88,9 @@ func fillSome(t *testing.T, s *Store, taken map[message.ID]int) error {
 	}
 	taken[id] = size
 	route(t, s, id, store.Plan{Handler: "h", To: []string{"out"}})
-	r, m, err := s.NextRun(t.Context(), "h")
+	next, err := s.NextRuns(t.Context(), "h", 1, 0)
 	if err != nil {
 		return err
 	}
-	return s.EndRun(t.Context(), r.ID, message.Outcome{State: message.RunSent, Sends: []message.Send{{To: "out", Body: m.Body}}})
+	return s.EndRun(t.Context(), next[0].Run.ID, message.Outcome{State: message.RunSent, Sends: []message.Send{{To: "out", Body: next[0].On.Body}}})
 }

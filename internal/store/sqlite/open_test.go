@@ -66,10 +66,9 @@ func TestMigration(t *testing.T) {
 	}
 	_, err = s.Replay(t.Context(), 1, message.Names{Handlers: map[string]message.Plan{"h": {Handler: "h", To: []string{"a"}}}})
 	must(t, err)
-	run, m, err := s.NextRun(t.Context(), "h")
-	must(t, err)
-	if run == nil || m.ID != 1 || string(m.Body) != "old body" {
-		t.Errorf("next run is %+v of %+v, want message 1's", run, m)
+	run, of := nextRun(t, s, "h")
+	if of.ID != 1 || string(of.Body) != "old body" {
+		t.Errorf("next run is %+v of %+v, want message 1's", run, of)
 	}
 }
 

@@ -50,13 +50,12 @@ func endMessage(t *testing.T, s *Store, body []byte) {
 		File: &message.Source{Path: "/in/" + time.Now().String(), ModTime: time.Now()}})
 	must(t, err)
 	route(t, s, id, store.Plan{Handler: "h", To: []string{"a", "b"}})
-	r, m, err := s.NextRun(t.Context(), "h")
-	must(t, err)
+	r, m := nextRun(t, s, "h")
 	must(t, s.EndRun(t.Context(), r.ID, message.Outcome{State: message.RunSent, Tags: map[string]string{"mrn": "1"},
 		Printed: []message.Printed{{Stream: "stderr", Text: "done"}},
 		Sends:   []message.Send{{To: "a", Body: m.Body}, {To: "a", Body: append([]byte("more of "), m.Body...)}}}))
 	for range 2 {
-		heads, err := s.Heads(t.Context(), "a")
+		heads, err := s.Heads(t.Context(), "a", 1)
 		must(t, err)
 		must(t, s.Delivered(t.Context(), heads[0].ID, message.Receipt{}))
 	}

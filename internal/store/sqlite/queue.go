@@ -15,13 +15,13 @@ const (
 		WHERE m.inbound = ? AND m.disposition = 'RECEIVED' AND m.ended IS NULL ORDER BY m.id LIMIT 1`
 
 	// While a run is pending, its places are there and nobody but its own end changes them.
-	sqlNextRun = `SELECT ` + messageColumns + `, ` + bodyColumns + `, r.id, (SELECT json_group_array(outbound) FROM (
+	sqlNextRuns = `SELECT ` + messageColumns + `, ` + bodyColumns + `, r.id, (SELECT json_group_array(outbound) FROM (
 			SELECT outbound FROM deliveries d WHERE d.message = r.message AND d.run = r.id AND d.sub = 0 ORDER BY d.number))
 		FROM runs r JOIN messages m ON m.id = r.message JOIN bodies b ON b.id = m.body
-		WHERE r.id = (SELECT id FROM runs WHERE handler = ? AND state = 'PENDING' ORDER BY id LIMIT 1)`
+		WHERE r.handler = ?1 AND r.state = 'PENDING' ORDER BY r.id LIMIT ?2`
 
 	// A lane may be as long as an outage lasts, so lanes are found by skipping from one inbound to the next in the index
-	// of open deliveries, and only the first row of each is read.
+	// of open deliveries, and only the first rows of each are read.
 	sqlHeads = `WITH RECURSIVE lane (inbound) AS (
 			SELECT min(inbound) FROM deliveries WHERE outbound = ?1 AND ended IS NULL
 			UNION ALL
@@ -31,8 +31,8 @@ const (
 		)
 		SELECT ` + deliveryColumns + `
 		FROM lane
-		CROSS JOIN deliveries d ON d.id = (SELECT id FROM deliveries
-			WHERE outbound = ?1 AND inbound = lane.inbound AND ended IS NULL ORDER BY place, sub LIMIT 1)
+		CROSS JOIN deliveries d ON d.id IN (SELECT id FROM deliveries
+			WHERE outbound = ?1 AND inbound = lane.inbound AND ended IS NULL ORDER BY place, sub LIMIT ?2)
 		JOIN messages m ON m.id = d.message
 		JOIN runs r ON r.id = d.run
 		ORDER BY d.place, d.sub`
@@ -65,34 +65,42 @@ func (s *Store) NextReceived(ctx context.Context, inbound string) (*message.Mess
 	return &m, nil
 }
 
-// NextRun returns the handler's oldest pending run; see store.Store.
-func (s *Store) NextRun(ctx context.Context, handler string) (*message.Run, *message.Message, error) {
-	var r message.Run
-	var m message.Message
-	var body bodyCols
-	var to []byte
-	dest := append(append(messageDest(&m), body.dest()...), &r.ID, &to)
-	found, err := s.one(ctx, sqlNextRun, []any{handler}, dest...)
-	if err == nil && found {
-		m.Body, err = body.whole(s.asks(ctx), sqlMessageChunks, int64(m.ID))
+// NextRuns returns the handler's oldest pending runs; see store.Store.
+func (s *Store) NextRuns(ctx context.Context, handler string, most int, bytes int64) ([]message.Pending, error) {
+	var next []message.Pending
+	var bodies []bodyCols
+	err := s.each(ctx, sqlNextRuns, []any{handler, most}, func(row scanner) error {
+		p := message.Pending{Run: message.Run{Handler: handler, State: message.RunPending}}
+		var body bodyCols
+		var to []byte
+		if err := row.Scan(append(append(messageDest(&p.On), body.dest()...), &p.Run.ID, &to)...); err != nil {
+			return err
+		}
+		if bytes -= p.On.Size; bytes < 0 && len(next) > 0 {
+			return errEnough
+		}
+		if err := json.Unmarshal(to, &p.Run.To); err != nil {
+			return fmt.Errorf("places of run %d: %w", p.Run.ID, err)
+		}
+		p.Run.Message = p.On.ID
+		next, bodies = append(next, p), append(bodies, body)
+		return nil
+	})
+	for i := range next {
+		if err == nil {
+			next[i].On.Body, err = bodies[i].whole(s.asks(ctx), sqlMessageChunks, int64(next[i].On.ID))
+		}
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("next run of handler %q: %w", handler, err)
+		return nil, fmt.Errorf("next runs of handler %q: %w", handler, err)
 	}
-	if !found {
-		return nil, nil, nil
-	}
-	r.Message, r.Handler, r.State = m.ID, handler, message.RunPending
-	if err := json.Unmarshal(to, &r.To); err != nil {
-		return nil, nil, fmt.Errorf("places of run %d: %w", r.ID, err)
-	}
-	return &r, &m, nil
+	return next, nil
 }
 
-// Heads returns the head of each lane of the outbound; see store.Store.
-func (r *reader) Heads(ctx context.Context, outbound string) ([]message.Delivery, error) {
+// Heads returns the first deliveries of each lane of the outbound; see store.Store.
+func (r *reader) Heads(ctx context.Context, outbound string, most int) ([]message.Delivery, error) {
 	var heads []message.Delivery
-	err := r.each(ctx, sqlHeads, []any{outbound}, func(row scanner) error {
+	err := r.each(ctx, sqlHeads, []any{outbound, most}, func(row scanner) error {
 		d, err := scanDelivery(row)
 		heads = append(heads, d)
 		return err

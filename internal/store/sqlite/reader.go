@@ -168,6 +168,9 @@ func (r *reader) each(ctx context.Context, query string, args []any, scan func(s
 	return scanAll(rows, err, scan)
 }
 
+// errEnough is what a scan returns that wants no further row; it is no error.
+var errEnough = errors.New("enough rows")
+
 // scanAll takes the result of a Query.
 func scanAll(rows *sql.Rows, err error, scan func(scanner) error) error {
 	if err != nil {
@@ -175,7 +178,9 @@ func scanAll(rows *sql.Rows, err error, scan func(scanner) error) error {
 	}
 	defer rows.Close()
 	for rows.Next() {
-		if err := scan(rows); err != nil {
+		if err := scan(rows); errors.Is(err, errEnough) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 	}

@@ -42,7 +42,7 @@ func (s *Store) Receive(ctx context.Context, in message.Incoming) (message.ID, e
 }
 
 // ReceiveRouted is Receive and Route in one transaction; see store.Store.
-func (s *Store) ReceiveRouted(ctx context.Context, in message.Incoming, plans []store.Plan) (message.ID, bool, error) {
+func (s *Store) ReceiveRouted(ctx context.Context, in message.Incoming, plans []store.Plan) (message.ID, []message.Pending, error) {
 	r, err := s.prepare(ctx, in, plans)
 	if err == nil {
 		defer s.staging.drop(r.large)
@@ -50,11 +50,11 @@ func (s *Store) ReceiveRouted(ctx context.Context, in message.Incoming, plans []
 	}
 	switch {
 	case err != nil:
-		return 0, false, fmt.Errorf("receive: %w", err)
+		return 0, nil, fmt.Errorf("receive: %w", err)
 	case r.repeats:
-		return message.ID(r.id), false, message.ErrDuplicate
+		return message.ID(r.id), nil, message.ErrDuplicate
 	}
-	return message.ID(r.id), r.routed, nil
+	return message.ID(r.id), r.pending(), nil
 }
 
 // prepare does what need not be done on the writer, which everyone waits for. The caller drops what is staged.
@@ -78,8 +78,23 @@ type receiving struct {
 	large *staged
 
 	id      int64
-	repeats bool // the message with this id
-	routed  bool
+	repeats bool      // the message with this id
+	runs    []madeRun // if it was routed
+}
+
+// pending is what NextRuns has of the runs.
+func (r *receiving) pending() (all []message.Pending) {
+	if len(r.runs) == 0 {
+		return nil
+	}
+	m := message.Message{ID: message.ID(r.id), Inbound: r.in.Inbound, Peer: r.in.Peer, Type: r.in.Type, ControlID: r.in.ControlID,
+		Size: int64(len(r.in.Body)), SHA256: r.sum, Disposition: message.Routed, Resubmits: r.in.Resubmits,
+		Received: time.UnixMicro(micros(r.in.Received)).UTC()}
+	for i, run := range r.runs {
+		all = append(all, message.Pending{On: m, Before: run.before, Run: message.Run{ID: run.id, Message: m.ID,
+			Handler: r.plans[i].Handler, To: r.plans[i].To, State: message.RunPending}})
+	}
+	return all
 }
 
 // do is what the writer does.
@@ -90,16 +105,19 @@ func (r *receiving) do(t *tx) error {
 		return err
 	}
 	stands := message.Received
-	if r.routed, err = t.mayRoute(r.in.Inbound, r.plans); err != nil {
+	routed, err := t.mayRoute(r.in.Inbound, r.plans)
+	if err != nil {
 		return err
 	}
-	if r.routed {
+	if routed {
 		stands = message.Routed
 	}
-	if r.id, err = t.receive(r.in, r.sum, r.large, stands); err != nil || !r.routed {
+	r.runs = nil
+	if r.id, err = t.receive(r.in, r.sum, r.large, stands); err != nil || !routed {
 		return err
 	}
-	return t.reserve(message.ID(r.id), r.in.Inbound, r.plans, 0)
+	r.runs, err = t.reserve(message.ID(r.id), r.in.Inbound, r.plans, 0)
+	return err
 }
 
 const sqlWaitsForRoute = `SELECT EXISTS (SELECT 1 FROM messages INDEXED BY messages_open

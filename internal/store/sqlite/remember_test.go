@@ -8,7 +8,7 @@ import (
 )
 
 // What the writer remembers of the rows does not outlive a rollback: no place is given out twice, also by the next life of the
-// store, and no failure in a row stays counted. Red with what undo forgets left out, each of both.
+// store, no failure in a row stays counted, and no run is said to come behind one that was never made. Red with what undo forgets left out, each of the three.
 func TestForgetsWithARollback(t *testing.T) {
 	path := newPath(t)
 	s := openAt(t, path, Options{})
@@ -46,6 +46,24 @@ func TestForgetsWithARollback(t *testing.T) {
 		must(t, s.Close())
 		s = openAt(t, path, Options{})
 		place(1, nil)
+	}
+	in, plans := message.Incoming{Inbound: "adt"}, []message.Plan{{Handler: "h"}}
+	var before int64
+	for range 3 {
+		_, runs, err := s.ReceiveRouted(t.Context(), in, plans)
+		must(t, err)
+		if b := runs[0].Before; b != 0 && b != before {
+			t.Errorf("run %d is said to come behind %d, and not behind %d", runs[0].Run.ID, b, before)
+		}
+		before = runs[0].Run.ID
+		err = s.commit(t.Context(), 0, func(tx *tx) error {
+			id, err := tx.receive(in, "", nil, message.Routed)
+			_, reserving := tx.reserve(message.ID(id), "adt", plans, 0)
+			return errors.Join(err, reserving, boom)
+		})
+		if !errors.Is(err, boom) {
+			t.Fatal(err)
+		}
 	}
 	good := message.Outcome{State: message.RunSent}
 	run(good, nil)

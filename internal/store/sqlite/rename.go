@@ -72,6 +72,7 @@ func formerNames(names message.Names) map[message.Target]string {
 
 // rename returns how much work of its own the former name had: an inbound's is what waits for its router, and not its lanes.
 func (t *tx) rename(kind, from, to string) (n int64, err error) {
+	clear(t.lastRuns)
 	for i, query := range renames(kind) {
 		changed, err := t.change(query, from, to)
 		if err != nil {

@@ -128,7 +128,8 @@ func (r *replaying) runs() error {
 	for _, p := range plans {
 		places += len(p.To)
 	}
-	return r.reserve(r.done.Message, r.inbound, plans, r.number-places)
+	_, err = r.reserve(r.done.Message, r.inbound, plans, r.number-places)
+	return err
 }
 
 func (r *replaying) deliveries() error {

@@ -49,7 +49,7 @@ func (t *tx) route(id message.ID, plans []store.Plan, run message.Outcome) error
 			return err
 		}
 	}
-	if err := t.reserve(id, inbound, plans, 0); err != nil {
+	if _, err := t.reserve(id, inbound, plans, 0); err != nil {
 		return err
 	}
 	if len(plans) == 0 {
@@ -125,30 +125,35 @@ func (t *tx) takePlaces(n int) (last int64, err error) {
 	return p.next, nil
 }
 
+// madeRun is a run, and the one that was made for its handler before; 0: not known.
+type madeRun struct{ id, before int64 }
+
 // reserve makes the planned runs and their places. number is the last one that the message has given to a delivery.
-func (t *tx) reserve(id message.ID, inbound string, plans []store.Plan, number int) error {
+func (t *tx) reserve(id message.ID, inbound string, plans []store.Plan, number int) (made []madeRun, err error) {
 	total := 0
 	for _, p := range plans {
 		total += len(p.To)
 	}
 	place, err := t.takePlaces(total)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	place -= int64(total)
 	for _, p := range plans {
 		run, err := t.insert(sqlInsertRun, id, p.Handler)
 		if err != nil {
-			return err
+			return nil, err
 		}
+		made = append(made, madeRun{run, t.lastRuns[p.Handler]})
+		t.lastRuns[p.Handler] = run
 		for _, to := range p.To {
 			number, place = number+1, place+1
 			if err := t.run(sqlReserve, id, number, run, inbound, to, place); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return made, nil
 }
 
 func checkPlans(plans []store.Plan) error {

@@ -15,7 +15,7 @@ const (
 	sqlDeliverySize = `SELECT ifnull(ifnull(b.size, length(b.data)), 0) FROM deliveries d LEFT JOIN bodies b ON b.id = d.body WHERE d.id = ?`
 )
 
-// NextSize is how large the body is that NextReceived or NextRun would return; see store.Store.
+// NextSize is how large the body is that NextReceived or the first of NextRuns has; see store.Store.
 func (s *Store) NextSize(ctx context.Context, of message.Target) (n int64, err error) {
 	query := sqlReceivedSize
 	if of.Kind == message.KindHandler {

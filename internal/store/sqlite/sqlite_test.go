@@ -82,6 +82,17 @@ func route(t testing.TB, s *Store, id message.ID, plans ...store.Plan) {
 	must(t, s.Route(context.Background(), id, plans, message.Outcome{State: message.RunSent}))
 }
 
+// nextRun returns the handler's next run, which there must be, and its message.
+func nextRun(t testing.TB, s *Store, handler string) (message.Run, message.Message) {
+	t.Helper()
+	next, err := s.NextRuns(context.Background(), handler, 1, 0)
+	must(t, err)
+	if len(next) == 0 {
+		t.Fatalf("no run of handler %q is pending", handler)
+	}
+	return next[0].Run, next[0].On
+}
+
 // queryInt asks the writer's own connection, which sees everything and owns the settings.
 func queryInt(t testing.TB, s *Store, query string, args ...any) int {
 	t.Helper()

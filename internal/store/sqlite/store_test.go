@@ -15,8 +15,7 @@ func TestBodiesAreShared(t *testing.T) {
 	s := openAt(t, newPath(t), Options{})
 	id := receive(t, s, "adt", "the body")
 	route(t, s, id, store.Plan{Handler: "h", To: []string{"a", "b", "c", "d"}})
-	r, m, err := s.NextRun(t.Context(), "h")
-	must(t, err)
+	r, m := nextRun(t, s, "h")
 	must(t, s.EndRun(t.Context(), r.ID, message.Outcome{State: message.RunSent, Sends: []message.Send{
 		{To: "a", Body: m.Body}, {To: "b", Body: []byte("other")}, {To: "c", Body: []byte("other")}, {To: "a", Body: m.Body},
 		{To: "d", Body: []byte("the bodY")},
@@ -70,9 +69,9 @@ func TestPlans(t *testing.T) {
 	}{
 		{"NextReceived", sqlNextReceived, []any{"a"},
 			[]string{"SEARCH m USING INDEX messages_open (inbound=? AND disposition=? AND ended=?)"}},
-		{"NextRun", sqlNextRun, []any{"h"},
-			[]string{"SEARCH runs USING COVERING INDEX runs_pending (handler=?)", "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
-		{"Heads", sqlHeads, []any{"o"},
+		{"NextRuns", sqlNextRuns, []any{"h", 1},
+			[]string{"SEARCH r USING INDEX runs_pending (handler=?)", "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (message=?)"}},
+		{"Heads", sqlHeads, []any{"o", 1},
 			[]string{"SEARCH deliveries USING COVERING INDEX deliveries_open (outbound=?)",
 				"SEARCH deliveries USING COVERING INDEX deliveries_open (outbound=? AND inbound>?)",
 				"SEARCH deliveries USING COVERING INDEX deliveries_open (outbound=? AND inbound=?)",

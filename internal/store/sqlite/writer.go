@@ -92,7 +92,7 @@ type writer struct {
 }
 
 func newWriter(c *sql.Conn) *writer {
-	w := &writer{conn: c, done: make(chan struct{}), tx: &tx{conn: c, stmts: map[string]*sql.Stmt{}}}
+	w := &writer{conn: c, done: make(chan struct{}), tx: &tx{conn: c, stmts: map[string]*sql.Stmt{}, lastRuns: map[string]int64{}}}
 	w.commit = func() error { return w.tx.run("COMMIT") }
 	return w
 }
@@ -267,13 +267,15 @@ type tx struct {
 	stmts map[string]*sql.Stmt // by text; the texts are constants, so it stays small
 
 	// What the rows say, as long as nothing is rolled back: nobody else writes.
-	places  places
-	streaks *int // how many rows; nil: not counted yet
+	places   places
+	streaks  *int             // how many rows; nil: not counted yet
+	lastRuns map[string]int64 // by handler, those that were made for it; none: not known
 }
 
 // undo rolls back, and forgets what is known of the rows.
 func (t *tx) undo(rollback string) error {
 	t.places, t.streaks = places{}, nil
+	clear(t.lastRuns)
 	return t.run(rollback)
 }
 

@@ -41,7 +41,7 @@ func testRetry(f *fixture) {
 	d = f.timeline(behind).Deliveries[0]
 	equal(f, "buried", show(d), fmt.Sprintf("%s DEAD attempts 1 rejected 1 next %v AR: no such patient|   h", d.Name(), time.Time{}))
 	equal(f, "it has an end", d.Ended.IsZero(), false)
-	equal(f, "heads of a", len(f.heads("a")), 0)
+	equal(f, "heads of a", len(f.heads("a", 1)), 0)
 }
 
 // part is how one handler's part of a message ends.
@@ -183,7 +183,7 @@ func testNotFound(f *fixture) {
 	f.wantErr(f.s.Delivered(f.ctx(), none, message.Receipt{}), store.ErrNotFound)
 	f.wantErr(f.s.Retry(f.ctx(), none, "", false, time.Time{}), store.ErrNotFound)
 	f.wantErr(f.s.Bury(f.ctx(), none, ""), store.ErrNotFound)
-	equal(f, "heads of nothing", len(f.heads("nothing")), 0)
+	equal(f, "heads of nothing", len(f.heads("nothing", 1)), 0)
 }
 
 func testClosed(f *fixture) {
@@ -204,11 +204,11 @@ func testClosed(f *fixture) {
 	_, errs["ReceiveAll"] = f.s.ReceiveAll(ctx, []message.Incoming{{}})
 	_, _, errs["Seen"] = f.s.Seen(ctx, message.Source{})
 	_, errs["NextReceived"] = f.s.NextReceived(ctx, "adt")
-	_, _, errs["NextRun"] = f.s.NextRun(ctx, "h")
+	_, errs["NextRuns"] = f.s.NextRuns(ctx, "h", 1, 0)
 	errs["KeepOrder"] = f.s.KeepOrder(ctx, "a", false)
 	_, errs["Ready"] = f.s.Ready(ctx, "a", 1)
 	_, _, errs["StillReady"] = f.s.StillReady(ctx, 1)
-	_, errs["Heads"] = f.s.Heads(ctx, "a")
+	_, errs["Heads"] = f.s.Heads(ctx, "a", 1)
 	_, errs["DeliveryBody"] = f.s.DeliveryBody(ctx, 1)
 	_, errs["NextSize"] = f.s.NextSize(ctx, handlerTarget("h"))
 	_, errs["DeliverySize"] = f.s.DeliverySize(ctx, 1)

@@ -252,26 +252,24 @@ func (msg *modelMessage) settle() {
 }
 
 // heads returns the head of each lane of an outbound, by place.
-func (m *model) heads(outbound string) []*modelDelivery {
-	order := func(a, b *modelDelivery) int {
-		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(a.sub, b.sub))
-	}
-	lanes := map[string]*modelDelivery{}
+func (m *model) heads(outbound string, most int) (heads []*modelDelivery) {
+	var open []*modelDelivery
 	for _, msg := range m.messages {
 		for _, d := range msg.deliveries {
-			if d.outbound != outbound || !d.open() {
-				continue
-			}
-			if h := lanes[msg.inbound]; h == nil || order(d, h) < 0 {
-				lanes[msg.inbound] = d
+			if d.outbound == outbound && d.open() {
+				open = append(open, d)
 			}
 		}
 	}
-	var heads []*modelDelivery
-	for _, h := range lanes {
-		heads = append(heads, h)
+	slices.SortFunc(open, func(a, b *modelDelivery) int {
+		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(a.sub, b.sub))
+	})
+	of := map[string]int{}
+	for _, d := range open {
+		if of[d.message.inbound]++; of[d.message.inbound] <= most {
+			heads = append(heads, d)
+		}
 	}
-	slices.SortFunc(heads, order)
 	return heads
 }
 
@@ -313,7 +311,7 @@ func (m *model) giveUp(lane message.Target) {
 			list = list[:1]
 		}
 	} else {
-		for _, h := range m.heads(lane.Name) {
+		for _, h := range m.heads(lane.Name, 1) {
 			if h.message.inbound == lane.Inbound && h.state == message.Ready && h.attempts > 0 {
 				list = append(list, h)
 			}

@@ -108,8 +108,9 @@ func (m *machine) receiveRouted(t *rapid.T) {
 		!slices.ContainsFunc(m.model.messages, func(msg *modelMessage) bool {
 			return msg.inbound == inbound && msg.disposition == message.Received
 		})
-	id, routed, err := m.s.ReceiveRouted(m.ctx(), message.Incoming{Inbound: inbound, Body: []byte(body)}, plans)
+	id, runs, err := m.s.ReceiveRouted(m.ctx(), message.Incoming{Inbound: inbound, Body: []byte(body)}, plans)
 	m.must(err)
+	routed := len(runs) > 0
 	if routed != may || id <= m.model.last {
 		t.Fatalf("id %d, routed %v; want an id over %d, routed %v", id, routed, m.model.last, may)
 	}
@@ -117,6 +118,7 @@ func (m *machine) receiveRouted(t *rapid.T) {
 	if routed {
 		m.model.route(m.touched, plans)
 	}
+	m.checkMade(runs)
 }
 
 // receiveAll receives some messages together, or, where the last of them is wrong, none.
@@ -240,7 +242,7 @@ func (m *machine) pickReady(t *rapid.T) (*modelDelivery, int64) {
 		return d, m.timeline(d.message.id).Deliveries[d.number-1].ID
 	}
 	var list []int
-	heads := m.model.heads(outbound)
+	heads := m.model.heads(outbound, 1)
 	for i, d := range heads {
 		if d.state == message.Ready {
 			list = append(list, i)
@@ -248,7 +250,7 @@ func (m *machine) pickReady(t *rapid.T) (*modelDelivery, int64) {
 	}
 	i := pick(t, list, "head")
 	m.touched = heads[i].message
-	got := m.heads(outbound)
+	got := m.heads(outbound, 1)
 	if len(got) != len(heads) {
 		t.Fatalf("outbound %s has %d heads, want %d", outbound, len(got), len(heads))
 	}
@@ -363,7 +365,8 @@ func (m *machine) reopen(*rapid.T) {
 // check compares everything that the engine sees, and the message that the last action touched as a whole.
 func (m *machine) check(*rapid.T) {
 	for _, out := range outbounds() {
-		m.checkHeads(out)
+		m.checkHeads(out, 1)
+		m.checkHeads(out, 3)
 		m.checkReady(out, 2)
 		m.checkReady(out, 100)
 	}
@@ -377,12 +380,12 @@ func (m *machine) check(*rapid.T) {
 	}
 }
 
-func (m *machine) checkHeads(outbound string) {
+func (m *machine) checkHeads(outbound string, most int) {
 	var got, want string
-	for _, d := range m.heads(outbound) {
+	for _, d := range m.heads(outbound, most) {
 		got += fmt.Sprintf("[%s %s %s %s %d/%d]", d.Name(), d.State, brief(d.Body), d.Handler, d.Attempts, d.Rejected)
 	}
-	for _, d := range m.model.heads(outbound) {
+	for _, d := range m.model.heads(outbound, most) {
 		name := message.Delivery{Message: d.message.id, Number: d.number}.Name()
 		want += fmt.Sprintf("[%s %s %s %s %d/%d]", name, d.state, brief(d.body), d.run.handler, d.attempts, d.rejected)
 	}
@@ -419,20 +422,37 @@ func (m *machine) checkQueues() {
 		equal(m.fixture, "next of "+inbound, got, want)
 	}
 	for _, h := range handlers() {
-		want := "none"
-		for _, p := range m.model.pending() {
-			if p.run.handler == h {
-				want = fmt.Sprintf("%d %q", p.message.id, p.run.to)
-				break
+		for _, most := range []int{1, 4, 1000} {
+			var want, got string
+			left := most
+			for _, p := range m.model.pending() {
+				if p.run.handler == h && left > 0 {
+					left--
+					want += fmt.Sprintf("[%d %q %s]", p.message.id, p.run.to, brief(p.message.body))
+				}
 			}
+			for _, p := range m.nextRuns(h, most) {
+				got += fmt.Sprintf("[%d %q %s]", p.Run.Message, p.Run.To, brief(p.On.Body))
+			}
+			equal(m.fixture, "next of "+h, got, want)
 		}
-		run, _, err := m.s.NextRun(m.ctx(), h)
-		m.must(err)
-		got := "none"
-		if run != nil {
-			got = fmt.Sprintf("%d %q", run.Message, run.To)
+	}
+}
+
+// checkMade: what a receive tells of the runs that it made is what the store has, and where one is said to come behind another,
+// nothing stands between them.
+func (m *machine) checkMade(runs []message.Pending) {
+	for _, made := range runs {
+		all := m.nextRuns(made.Run.Handler, 1000)
+		i := slices.IndexFunc(all, func(p message.Pending) bool { return p.Run.ID == made.Run.ID })
+		if i < 0 {
+			m.Fatalf("run %d is not pending", made.Run.ID)
 		}
-		equal(m.fixture, "next of "+h, got, want)
+		if made.Before != 0 && i > 0 && all[i-1].Run.ID != made.Before {
+			m.Fatalf("run %d is said to come behind %d, and stands behind %d", made.Run.ID, made.Before, all[i-1].Run.ID)
+		}
+		made.Before, made.On.Body = 0, all[i].On.Body
+		equal(m.fixture, "run as it was made", fmt.Sprintf("%+v", made), fmt.Sprintf("%+v", all[i]))
 	}
 }
 

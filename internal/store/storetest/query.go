@@ -77,7 +77,7 @@ func testFilters(f *fixture) {
 		case 3:
 			f.route(id, plan("h", "b"))
 			f.end(id, "h", sent([2]string{"b", "x"}))
-			f.delivered(f.heads("b")[0])
+			f.delivered(f.heads("b", 1)[0])
 		}
 		m := f.timeline(id).Message
 		m.Body = nil

@@ -228,9 +228,9 @@ func testDuplicates(f *fixture) {
 func testReceiveRouted(f *fixture) {
 	receive := func(inbound string, want bool, plans ...store.Plan) message.ID {
 		f.Helper()
-		id, routed, err := f.s.ReceiveRouted(f.ctx(), message.Incoming{Inbound: inbound, Body: []byte("x")}, plans)
+		id, runs, err := f.s.ReceiveRouted(f.ctx(), message.Incoming{Inbound: inbound, Body: []byte("x")}, plans)
 		f.must(err)
-		equal(f, "routed", routed, want)
+		equal(f, "routed", len(runs) > 0, want)
 		return id
 	}
 	id := receive("adt", true, plan("h1", "a", "b"), plan("h2", "b"))
@@ -250,13 +250,26 @@ func testReceiveRouted(f *fixture) {
 	held := receive("adt", false, plan("h1", "a"))
 	f.wantDisposition(held, message.Received, "")
 
+	// Each run is said to come behind the one that was made before it, whoever made that.
+	last := map[string]int64{}
+	for range 3 {
+		_, runs, err := f.s.ReceiveRouted(f.ctx(), message.Incoming{Inbound: "lab", Body: []byte("x")}, []store.Plan{plan("h3", "a"), plan("h4")})
+		f.must(err)
+		equal(f, "runs", len(runs), 2)
+		for _, p := range runs {
+			equal(f, "before "+p.Run.Handler, p.Before, last[p.Run.Handler])
+			last[p.Run.Handler] = p.Run.ID
+		}
+		last["h4"] = f.run(f.routed("orm", "y", plan("h4")), "h4").ID
+	}
+
 	_, _, err := f.s.ReceiveRouted(f.ctx(), message.Incoming{Inbound: "lab"}, []store.Plan{plan("h", "a"), plan("h", "b")})
 	f.wantRefused("a handler planned twice", err)
 	again := message.Incoming{Inbound: "once", Body: []byte("x"), ControlID: "1", Once: time.Hour}
 	for _, want := range []error{nil, message.ErrDuplicate} {
-		_, routed, err := f.s.ReceiveRouted(f.ctx(), again, []store.Plan{plan("h1", "a")})
+		_, runs, err := f.s.ReceiveRouted(f.ctx(), again, []store.Plan{plan("h1", "a")})
 		f.wantErr(err, want)
-		equal(f, "routed", routed, want == nil)
+		equal(f, "routed", len(runs) > 0, want == nil)
 	}
 }
 

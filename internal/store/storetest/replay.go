@@ -51,12 +51,10 @@ func testReplayHandler(f *fixture) {
 	_, err := f.s.Replay(f.ctx(), id, names(plan("h", "c", "a")))
 	f.wantErr(err, store.ErrNothingFailed)
 
-	run, _, err := f.s.NextRun(f.ctx(), "h")
-	f.must(err)
+	run, _ := f.nextRun("h")
 	equal(f, "next", run.Message, waiting)
 	f.must(f.s.EndRun(f.ctx(), run.ID, filtered("")))
-	run, m, err := f.s.NextRun(f.ctx(), "h")
-	f.must(err)
+	run, m := f.nextRun("h")
 	equal(f, "after that", fmt.Sprint(run.Message, run.To, string(m.Body)), fmt.Sprint(id, []string{"c", "a"}, "old"))
 	f.must(f.s.EndRun(f.ctx(), run.ID, sent([2]string{"a", "again"}, [2]string{"a", "twice"})))
 	f.wantHead("a", id, 4, message.Ready, "again")
@@ -249,11 +247,24 @@ func testRename(f *fixture) {
 	m, err := f.s.NextReceived(f.ctx(), "admissions")
 	f.must(err)
 	equal(f, "next to be routed", m.ID, received)
-	run, _, err := f.s.NextRun(f.ctx(), "admit")
-	f.must(err)
+	run, _ := f.nextRun("admit")
 	equal(f, "next run", fmt.Sprint(run.Message, run.To), fmt.Sprint(routed, []string{"emr", "b"}))
 	equal(f, "lane", f.head("emr").Inbound, "admissions")
 	equal(f, "what has ended", f.timeline(old).Message.Inbound, "adt")
+}
+
+// testRenameIntoAnother: what was a former name's stands between the runs that the handler had and those that it gets. Red with
+// what is known of the last runs kept.
+func testRenameIntoAnother(f *fixture) {
+	f.routed("adt", "x", plan("admit"))
+	between := f.run(f.routed("adt", "y", plan("h")), "h")
+	_, err := f.s.Rename(f.ctx(), message.Names{Handlers: map[string]message.Plan{"h": {Handler: "admit"}}})
+	f.must(err)
+	_, made, err := f.s.ReceiveRouted(f.ctx(), message.Incoming{Inbound: "adt"}, []store.Plan{plan("admit")})
+	f.must(err)
+	if before := made[0].Before; before != 0 && before != between.ID {
+		f.Errorf("run %d is said to come behind %d; %d stands between them", made[0].Run.ID, before, between.ID)
+	}
 }
 
 // waiting is what waits for a name.

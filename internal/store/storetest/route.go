@@ -75,11 +75,12 @@ func testRouteRecordsTheRouter(f *fixture) {
 		fmt.Sprint(message.RunError, *failed("no such key").Fault))
 }
 
-func testNextRun(f *fixture) {
+// testNextRuns: a handler's runs come in the order in which they were planned, as many as are asked for, and the first whatever
+// its size. Red with the look at the bytes left out.
+func testNextRuns(f *fixture) {
 	next := func(handler string) string {
-		r, m, err := f.s.NextRun(f.ctx(), handler)
-		f.must(err)
-		if r == nil || m == nil {
+		r, m := f.nextRun(handler)
+		if r == nil {
 			return "none"
 		}
 		return fmt.Sprintf("%d/%d %s %s %s %s %d", r.Message, m.ID, r.Handler, r.State, m.Body, m.Disposition, m.Size)
@@ -94,6 +95,32 @@ func testNextRun(f *fixture) {
 	f.end(second, "h", failed(""))
 	equal(f, "next of h", next("h"), "none")
 	equal(f, "next of the router", next(""), "none")
+
+	bodies := []string{string(large(300 << 10)), "ab", "cde", string(large(300 << 10)), "f"}
+	var ids []message.ID
+	for _, body := range bodies {
+		ids = append(ids, f.routed("adt", body, plan("h")))
+	}
+	ended := 0
+	for _, tt := range []struct {
+		ended, most int
+		bytes       int64
+		want        int
+	}{
+		{0, 1, 1 << 20, 1}, {0, 2, 1 << 20, 2}, {0, 9, 0, 1}, {0, 9, 300<<10 + 4, 2}, {0, 9, 300<<10 + 5, 3},
+		{1, 9, 5, 2}, {1, 9, 4, 1}, {1, 9, 0, 1}, {1, 9, 1 << 20, 4}, {3, 9, 1 << 20, 2},
+	} {
+		for ; ended < tt.ended; ended++ {
+			f.end(ids[ended], "h", filtered(""))
+		}
+		list, err := f.s.NextRuns(f.ctx(), "h", tt.most, tt.bytes)
+		f.must(err)
+		equal(f, fmt.Sprintf("how many are next, with %+v", tt), len(list), tt.want)
+		for i, p := range list {
+			equal(f, "message", p.Run.Message, ids[ended+i])
+			f.wantBody("next", p.On.Body, []byte(bodies[ended+i]))
+		}
+	}
 }
 
 func testWaiting(f *fixture) {
@@ -126,7 +153,7 @@ func testFillAndClose(f *fixture) {
 	f.end(id, "h", sent([2]string{"c", "for c"}, [2]string{"a", "raw"}))
 	f.wantHead("a", id, 1, message.Ready, "raw")
 	f.wantHead("c", id, 3, message.Ready, "for c")
-	equal(f, "heads of b", len(f.heads("b")), 0)
+	equal(f, "heads of b", len(f.heads("b", 1)), 0)
 	b := f.timeline(id).Deliveries[1]
 	equal(f, "b", b.State, message.Closed)
 	equal(f, "b has an end", b.Ended.IsZero(), false)
@@ -143,7 +170,7 @@ func testFillAndClose(f *fixture) {
 			equal(f, fmt.Sprintf("%s after %s", d.Outbound, out.State), d.State, message.Closed)
 		}
 	}
-	equal(f, "heads of a", len(f.heads("a")), 0)
+	equal(f, "heads of a", len(f.heads("a", 1)), 0)
 }
 
 // A second send to one outbound stands right behind the first, before the next message, with a number of its own.
@@ -168,7 +195,7 @@ func testSendTwice(f *fixture) {
 		{Message: next, Number: 1, State: message.Ready, Body: []byte("next")},
 	}
 	equal(f, "order at a", order, show(want))
-	equal(f, "heads of a", len(f.heads("a")), 0)
+	equal(f, "heads of a", len(f.heads("a", 1)), 0)
 	f.wantHead("b", id, 2, message.Ready, "b1")
 	f.delivered(f.head("b"))
 	f.wantHead("b", id, 6, message.Ready, "b2")
@@ -202,16 +229,16 @@ func testLanesAreApart(f *fixture) {
 	f.routed("mike", "m", plan("h", "b"))
 	f.end(alfa, "h", sent([2]string{"a", "a1"}))
 	f.end(later, "h", sent([2]string{"a", "a2"}))
-	equal(f, "heads of a", show(f.heads("a")), show([]message.Delivery{
+	equal(f, "heads of a", show(f.heads("a", 1)), show([]message.Delivery{
 		{Message: zulu, Number: 1, State: message.Reserved},
 		{Message: alfa, Number: 1, State: message.Ready, Body: []byte("a1")},
 	}))
-	f.delivered(f.heads("a")[1])
-	equal(f, "heads of a", show(f.heads("a")), show([]message.Delivery{
+	f.delivered(f.heads("a", 1)[1])
+	equal(f, "heads of a", show(f.heads("a", 1)), show([]message.Delivery{
 		{Message: zulu, Number: 1, State: message.Reserved},
 		{Message: later, Number: 1, State: message.Ready, Body: []byte("a2")},
 	}))
-	equal(f, "lanes of a", f.heads("a")[1].Inbound, "alfa")
+	equal(f, "lanes of a", f.heads("a", 1)[1].Inbound, "alfa")
 }
 
 func testUnknownDestination(f *fixture) {
@@ -269,7 +296,7 @@ func testExtend(f *fixture) {
 	f.wantHead("b", waits[0], 3, message.Ready, "x")
 	f.end(none, "h3", sent([2]string{"b", "last"}))
 	for range waits {
-		heads, err := f.s.Heads(f.ctx(), "b")
+		heads, err := f.s.Heads(f.ctx(), "b", 1)
 		f.must(err)
 		f.must(f.s.Delivered(f.ctx(), heads[0].ID, message.Receipt{}))
 	}

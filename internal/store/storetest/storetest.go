@@ -40,7 +40,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"RouteReserves", testRouteReserves},
 		{"RouteRefusesBadPlans", testRouteRefusesBadPlans},
 		{"RouteRecordsTheRouter", testRouteRecordsTheRouter},
-		{"NextRun", testNextRun},
+		{"NextRuns", testNextRuns},
 		{"Waiting", testWaiting},
 		{"FillAndClose", testFillAndClose},
 		{"SendTwice", testSendTwice},
@@ -85,6 +85,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"ReceiveAll", testReceiveAll},
 		{"ReceiveAllOrNone", testReceiveAllOrNone},
 		{"Rename", testRename},
+		{"RenameIntoAnother", testRenameIntoAnother},
 		{"Lanes", testLanes},
 		{"Producers", testProducers},
 		{"CanceledContext", testCanceledContext},
@@ -218,9 +219,27 @@ func (f *fixture) timeline(id message.ID) store.Timeline {
 	return tl
 }
 
-func (f *fixture) heads(outbound string) []message.Delivery {
+// nextRuns returns the handler's next runs, whatever bodies they have.
+func (f *fixture) nextRuns(handler string, most int) []message.Pending {
 	f.Helper()
-	heads, err := f.s.Heads(f.ctx(), outbound)
+	next, err := f.s.NextRuns(f.ctx(), handler, most, 1<<40)
+	f.must(err)
+	return next
+}
+
+// nextRun returns the handler's next run and its message; nil, nil if there is none.
+func (f *fixture) nextRun(handler string) (*message.Run, *message.Message) {
+	f.Helper()
+	next := f.nextRuns(handler, 1)
+	if len(next) == 0 {
+		return nil, nil
+	}
+	return &next[0].Run, &next[0].On
+}
+
+func (f *fixture) heads(outbound string, most int) []message.Delivery {
+	f.Helper()
+	heads, err := f.s.Heads(f.ctx(), outbound, most)
 	f.must(err)
 	for i, d := range heads {
 		equal(f, "body of a head", d.Body == nil, true)
@@ -233,7 +252,7 @@ func (f *fixture) heads(outbound string) []message.Delivery {
 // head returns the head of the one lane of an outbound.
 func (f *fixture) head(outbound string) message.Delivery {
 	f.Helper()
-	heads := f.heads(outbound)
+	heads := f.heads(outbound, 1)
 	if len(heads) != 1 {
 		f.Fatalf("outbound %q has %d lanes with work, want 1: %s", outbound, len(heads), show(heads))
 	}
