@@ -32,7 +32,8 @@ stopped one.
 
 Dispositions: RECEIVED and ROUTED are under way; PROCESSED, FILTERED, UNROUTED and ERROR are final. HELD says of one that is under
 way that it waits: for a worker that could not start when it was last tried, for a delivery that is to be tried again, its own
-or one before it in its lane, or until coppice release. --disposition HELD lists those alone.
+or one before it in its lane, or until coppice release. --disposition HELD lists those alone. ERROR, resubmitted and ERROR, dismissed are
+those that somebody has seen to.
 
 --contains TEXT looks for bytes in what came and in what was sent, upper and lower case apart. No index has them: it reads one message
 after the other, newest first, of those that the other filters leave, until --limit are found or --look have been read, or 1 GiB of
@@ -90,7 +91,7 @@ have ended.`,
 			return err
 		}
 		defer r.Close()
-		s.io, s.r, s.cfg, s.q, s.asJSON = io, r, cfg, q, asJSON
+		s.io, s.r, s.q, s.asJSON, s.stands = io, r, q, asJSON, &standings{cfg: cfg, r: r}
 		switch {
 		case count:
 			return printCounts(cmd.Context(), io, r, asJSON)
@@ -193,6 +194,7 @@ type listed struct {
 	Resubmits   message.ID          `json:"resubmits,omitempty"`
 	Duplicates  int64               `json:"duplicates,omitempty"`
 	Held        []held              `json:"held,omitempty"`
+	SeenTo      string              `json:"seen_to,omitempty"`  // of one that failed: "resubmitted" or "dismissed"
 	FoundIn     string              `json:"found_in,omitempty"` // "body" or "delivery 2", of a search
 }
 
@@ -207,14 +209,16 @@ func printMessages(ctx context.Context, io stdio, cfg *config.Config, r store.Re
 	if err != nil {
 		return err
 	}
-	waits, err := heldAmong(ctx, cfg, r, list)
-	if err != nil {
-		return err
-	}
 	var all []found
-	e := lines(io.out)
+	e, stands := lines(io.out), &standings{cfg: cfg, r: r}
 	for _, m := range list {
-		f := found{Message: m, held: waits[m.ID]}
+		f, err := stands.of(ctx, m)
+		if errors.Is(err, store.ErrNotFound) { // it was purged since the list was read
+			continue
+		}
+		if err != nil {
+			return err
+		}
 		all = append(all, f)
 		if asJSON {
 			if err := e.Encode(f.forMachines()); err != nil {
@@ -240,6 +244,9 @@ func printFound(io stdio, list []found, in bool) error {
 		if len(m.held) > 0 {
 			standing, why = standing+", HELD", m.held[0].String()
 		}
+		if m.seen != "" {
+			standing += ", " + m.seen
+		}
 		rows = append(rows, []string{strconv.FormatInt(int64(m.ID), 10), clock(m.Received), m.Inbound, clip(m.Type, 20), clip(m.ControlID, 24),
 			strconv.FormatInt(m.Size, 10), m.in, standing, clip(why, 160)})
 	}
@@ -249,29 +256,6 @@ func printFound(io stdio, list []found, in bool) error {
 		}
 	}
 	return table(io.out, rows)
-}
-
-// heldAmong lists what those of the messages wait for that have not ended.
-func heldAmong(ctx context.Context, cfg *config.Config, r store.Reader, list []message.Message) (map[message.ID][]held, error) {
-	if !slices.ContainsFunc(list, func(m message.Message) bool { return !m.Disposition.Final() }) {
-		return nil, nil
-	}
-	h, err := readHolds(ctx, cfg, r)
-	if err != nil {
-		return nil, err
-	}
-	out := map[message.ID][]held{}
-	for _, m := range list {
-		if m.Disposition.Final() {
-			continue
-		}
-		t, err := r.Outline(ctx, m.ID)
-		if err != nil {
-			return nil, err
-		}
-		out[m.ID] = h.of(t)
-	}
-	return out, nil
 }
 
 func printCounts(ctx context.Context, io stdio, r store.Reader, asJSON bool) error {

@@ -10,7 +10,6 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
-	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/store"
 )
@@ -29,13 +28,12 @@ const (
 type search struct {
 	io     stdio
 	r      store.Reader
-	cfg    *config.Config
 	q      store.Query // Limit is how many to find
 	text   string      // in a body; empty: no matter
 	held   bool        // only what waits
 	most   int         // messages to look at
 	asJSON bool
-	waits  *holds // nil until a message needs it
+	stands *standings
 	bar    *progressbar.ProgressBar
 
 	looked looked
@@ -55,12 +53,13 @@ type looked struct {
 type found struct {
 	message.Message
 	held []held
+	seen string // how somebody has seen to one that failed: see seenTo
 	in   string // where the text is
 }
 
 func (f found) forMachines() listed {
 	l := forMachines(f.Message, f.held)
-	l.FoundIn = f.in
+	l.FoundIn, l.SeenTo = f.in, f.seen
 	return l
 }
 
@@ -176,9 +175,8 @@ func (s *search) page(ctx context.Context) ([]message.Message, error) {
 
 // one looks at a message; nil if it is not what is looked for, or has been purged meanwhile.
 func (s *search) one(ctx context.Context, m message.Message) (*found, error) {
-	f := found{Message: m}
-	var err error
-	if f.held, err = s.waiting(ctx, m); err == nil && (!s.held || len(f.held) > 0) && s.text != "" {
+	f, err := s.stands.of(ctx, m)
+	if err == nil && (!s.held || len(f.held) > 0) && s.text != "" {
 		var hit store.Hit
 		hit, err = s.r.Contains(ctx, m.ID, []byte(s.text))
 		s.looked.Bytes += hit.Bytes
@@ -199,25 +197,6 @@ func (s *search) one(ctx context.Context, m message.Message) (*found, error) {
 		return nil, nil
 	}
 	return &f, nil
-}
-
-// waiting is what a message waits for that has not ended.
-func (s *search) waiting(ctx context.Context, m message.Message) ([]held, error) {
-	if m.Disposition.Final() {
-		return nil, nil
-	}
-	if s.waits == nil {
-		h, err := readHolds(ctx, s.cfg, s.r)
-		if err != nil {
-			return nil, err
-		}
-		s.waits = &h
-	}
-	t, err := s.r.Outline(ctx, m.ID)
-	if err != nil {
-		return nil, err
-	}
-	return s.waits.of(t), nil
 }
 
 // String says how far the search looked, and how to go on.

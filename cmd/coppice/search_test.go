@@ -178,8 +178,8 @@ func (*queue) Holds(context.Context) ([]message.Hold, error) {
 // held in one, without the sort in page, and without its bound.
 func TestSearchHeld(t *testing.T) {
 	q := &queue{shelf{last: 1000}}
-	s := search{io: stdio{out: &bytes.Buffer{}, err: &bytes.Buffer{}}, r: q, cfg: &config.Config{}, held: true, most: 1000, q: store.Query{Limit: 1000}}
-	s.cfg.Store.Path = filepath.Join(t.TempDir(), "none.db")
+	s := search{io: stdio{out: &bytes.Buffer{}, err: &bytes.Buffer{}}, r: q, stands: &standings{cfg: &config.Config{}, r: q}, held: true, most: 1000, q: store.Query{Limit: 1000}}
+	s.stands.cfg.Store.Path = filepath.Join(t.TempDir(), "none.db")
 	if err := s.list(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,7 +26,7 @@ func showCommand(io stdio) *cobra.Command {
 		Short: "Show one message: what came, what each handler did, what was delivered",
 		Long: `Show prints everything that the store knows of one message, and how each body that was sent differs from what came: HL7 segment by
 segment with the fields that changed, text line by line, all else byte by byte; --diff=false leaves that out. With --raw it writes the message's bytes to stdout exactly as
-they were received, and with --raw --delivery N those of its Nth delivery as they were sent.
+they were received, and with --raw --delivery N those of its Nth delivery as they were sent. Of a message that was resubmitted it shows as well what was edited.
 
 A run of the router or a handler is PENDING until it has ended as SENT, FILTERED or ERROR. A delivery is RESERVED, a place
 kept for a handler that has not ended; then READY to be sent; in the end DONE, or DEAD if it was rejected for good. Places
@@ -68,14 +69,30 @@ it, and under which number coppice explain tells of it.`,
 			return showRaw(io, t, delivery)
 		}
 		h, err := readHolds(cmd.Context(), cfg, r)
+		if err != nil {
+			return err
+		}
+		was, err := unedited(cmd.Context(), r, t, diff)
 		switch {
 		case err != nil:
 			return err
 		case asJSON:
-			return printJSON(io.out, timelineJSON(t, h, diff))
+			return printJSON(io.out, timelineJSON(t, h, diff, was))
 		}
-		return showText(io, t, h, diff)
+		return showText(io, t, h, diff, was)
 	})
+}
+
+// unedited is the body that a message sends again, edited; nil if it is none, if that one is purged, or if nobody wants the difference.
+func unedited(ctx context.Context, r store.Reader, t store.Timeline, diff bool) ([]byte, error) {
+	if t.Message.Resubmits == 0 || !diff {
+		return nil, nil
+	}
+	old, err := r.Timeline(ctx, t.Message.Resubmits)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	return old.Message.Body, err
 }
 
 func showRaw(io stdio, t store.Timeline, number int) error {
@@ -101,10 +118,14 @@ func sent(t store.Timeline) []message.Delivery {
 	return slices.DeleteFunc(slices.Clone(t.Deliveries), func(d message.Delivery) bool { return d.State == message.Closed })
 }
 
-func showText(io stdio, t store.Timeline, h holds, diff bool) error {
+func showText(io stdio, t store.Timeline, h holds, diff bool, was []byte) error {
 	m := t.Message
 	p := func(format string, args ...any) { fmt.Fprintf(io.out, format+"\n", args...) }
-	p("message %d  %s", m.ID, m.Disposition)
+	standing := string(m.Disposition)
+	if seen := seenTo(t); seen != "" {
+		standing += ", " + seen
+	}
+	p("message %d  %s", m.ID, standing)
 	if m.Reason != "" {
 		p("  why       %s", printable(m.Reason))
 	}
@@ -120,6 +141,9 @@ func showText(io stdio, t store.Timeline, h holds, diff bool) error {
 	}
 	if m.Resubmits != 0 {
 		p("  resubmits message %d", m.Resubmits)
+		if was != nil {
+			fmt.Fprint(io.out, edited(was, m.Body, inColor(io.out, "auto")))
+		}
 	}
 	if m.Duplicates > 0 {
 		p("  repeated  %d times, and not processed again", m.Duplicates)
@@ -312,9 +336,10 @@ func someTime(t time.Time) *time.Time {
 	return &t
 }
 
-func timelineJSON(t store.Timeline, h holds, diff bool) any {
+func timelineJSON(t store.Timeline, h holds, diff bool, was []byte) any {
 	out := struct {
 		listed
+		Edited     []string          `json:"resubmits_diff,omitempty"` // from the message that it sends again
 		Cuts       []cutJSON         `json:"cuts,omitempty"`
 		Tags       map[string]string `json:"tags,omitempty"`
 		Runs       []runJSON         `json:"runs"`
@@ -322,6 +347,10 @@ func timelineJSON(t store.Timeline, h holds, diff bool) any {
 		Again      []message.ID      `json:"resubmitted_as,omitempty"`
 		Body       []byte            `json:"body"`
 	}{listed: forMachines(t.Message, h.of(t)), Tags: t.Tags, Again: t.Resubmits, Runs: []runJSON{}, Deliveries: []deliveryJSON{}, Body: t.Message.Body}
+	if was != nil && !bytes.Equal(was, t.Message.Body) {
+		out.Edited = diffJSON(was, t.Message.Body)
+	}
+	out.SeenTo = seenTo(t)
 	for _, c := range h.cutsOf(t.Message.ID) {
 		out.Cuts = append(out.Cuts, cutJSON{c.ID, c.Worker, c.Kind, c.Why})
 	}

@@ -40,6 +40,18 @@ func (c *comparing) text(d message.Delivery) string {
 	return p.b.String()
 }
 
+// edited is how a message differs from the one that it sends again.
+func edited(was, is []byte, color bool) string {
+	p := &painter{color: color}
+	if bytes.Equal(was, is) {
+		p.line("  edited    not at all")
+		return p.b.String()
+	}
+	p.line("  edited    what it was is %s, and what it is now is %s", p.in(red, "-"), p.in(green, "+"))
+	p.diff("    ", bodydiff.Between(was, is), linesShown, lineShown)
+	return p.b.String()
+}
+
 func (c *comparing) asItCame(d message.Delivery) bool { return bytes.Equal(c.came, d.Body) }
 
 // json is the same for machines: whether it is as it came, and if not, how it differs.

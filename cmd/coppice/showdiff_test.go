@@ -26,7 +26,7 @@ func changed() store.Timeline {
 func TestShowDiff(t *testing.T) {
 	for _, diff := range []bool{true, false} {
 		var out bytes.Buffer
-		if err := showText(stdio{out: &out}, changed(), holds{}, diff); err != nil {
+		if err := showText(stdio{out: &out}, changed(), holds{}, diff, nil); err != nil {
 			t.Fatal(err)
 		}
 		got := out.String()
@@ -58,7 +58,7 @@ func TestShowDiffColor(t *testing.T) {
 func TestShowDiffJSON(t *testing.T) {
 	for _, diff := range []bool{true, false} {
 		var out bytes.Buffer
-		if err := printJSON(&out, timelineJSON(changed(), holds{}, diff)); err != nil {
+		if err := printJSON(&out, timelineJSON(changed(), holds{}, diff, nil)); err != nil {
 			t.Fatal(err)
 		}
 		var got struct {
