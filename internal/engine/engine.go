@@ -110,6 +110,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *Engine, err er
 	if _, err := db.Rename(ctx, namesOf(cfg)); err != nil {
 		return nil, err
 	}
+	if err := tellFound(ctx, db, o.Log); err != nil {
+		return nil, err
+	}
 	// The store's lock is held: whatever an engine before left in the state folder is nobody's. A worker may have left there
 	// what cannot be removed; that must not keep the next engine from starting.
 	state := stateFolder(cfg)
@@ -175,6 +178,21 @@ func orphans(ctx context.Context, cfg *config.Config, s store.Store) error {
 	}
 	if len(errs) > 0 {
 		return errs
+	}
+	return nil
+}
+
+// tellFound says what there is to go on with: people want to know that of an engine that was killed.
+func tellFound(ctx context.Context, s *sqlite.Store, log *slog.Logger) error {
+	n, err := s.Unfinished(ctx)
+	switch {
+	case err != nil:
+		return err
+	case s.Unclean():
+		log.Warn("the engine before did not stop in order; its store is sound, and what was under way goes on, in which deliveries that were out are repeated",
+			"unfinished", n)
+	case n > 0:
+		log.Info("goes on with what the engine before had not finished", "unfinished", n)
 	}
 	return nil
 }

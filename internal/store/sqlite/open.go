@@ -43,6 +43,7 @@ type Store struct {
 	staging staging
 	lock    *fileLock
 	keep    int
+	unclean bool
 }
 
 var _ store.Store = (*Store)(nil)
@@ -98,7 +99,8 @@ func open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 	if err != nil {
 		return nil, foreignOr(err)
 	}
-	if err := setUp(ctx, conn); err != nil {
+	unclean, err := setUp(ctx, conn)
+	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	r, err := newReader(ctx, path, "rw", cmp.Or(o.Readers, 4))
@@ -112,35 +114,37 @@ func open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 		queue:   make(chan *op, maxGroup),
 		chunks:  make(chan *op, maxGroup),
 		staging: staging{all: map[*staged]struct{}{}},
+		unclean: unclean,
 		keep:    cmp.Or(o.KeepRefusals, 10_000),
 	}
 	go s.writer.loop(s.queue, s.chunks)
 	return s, nil
 }
 
-// setUp makes an opened database ready for the writer: ours, of our schema, with the settings that we need, and sound.
-func setUp(ctx context.Context, c *sql.Conn) error {
+// setUp makes an opened database ready for the writer: ours, of our schema, with the settings that we need, and sound. unclean is
+// what checkIfUnclean says.
+func setUp(ctx context.Context, c *sql.Conn) (unclean bool, err error) {
 	// Before anything is written: the file may be somebody else's.
 	st, err := inspect(ctx, c)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if st.empty() {
 		// auto_vacuum is fixed when the first page is written, which journal_mode=WAL does.
 		if _, err := c.ExecContext(ctx, "PRAGMA auto_vacuum=INCREMENTAL"); err != nil {
-			return err
+			return false, err
 		}
 	} else if err := st.check(); err != nil {
-		return err
+		return false, err
 	}
 	if _, err := c.ExecContext(ctx, "PRAGMA journal_mode=WAL"); err != nil {
-		return err
+		return false, err
 	}
 	if err := readBack(ctx, c, wantedPragmas()); err != nil {
-		return err
+		return false, err
 	}
 	if err := migrate(ctx, c, st.version); err != nil {
-		return err
+		return false, err
 	}
 	return checkIfUnclean(ctx, c)
 }
@@ -158,27 +162,29 @@ func (s state) check() error {
 
 // checkIfUnclean checks the database's structure if its last owner did not close it, and marks it as open. A mark of our
 // own, since a -wal file is also left behind by a clean close beside a reader, and removed by a reader after a crash.
-func checkIfUnclean(ctx context.Context, c *sql.Conn) error {
-	var clean int
-	if err := c.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = 'clean'").Scan(&clean); err != nil {
-		return err
+func checkIfUnclean(ctx context.Context, c *sql.Conn) (unclean bool, err error) {
+	if err := c.QueryRowContext(ctx, "SELECT value = 0 FROM meta WHERE name = 'clean'").Scan(&unclean); err != nil {
+		return false, err
 	}
-	if clean == 0 {
+	if unclean {
 		var report string
 		err := c.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&report)
 		if ctx.Err() != nil {
-			return err
+			return false, err
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 		if report != "ok" {
-			return fmt.Errorf("%w: %s", ErrCorrupt, oneLine(report, maxReason))
+			return false, fmt.Errorf("%w: %s", ErrCorrupt, oneLine(report, maxReason))
 		}
 	}
-	_, err := c.ExecContext(ctx, "UPDATE meta SET value = 0 WHERE name = 'clean'")
-	return err
+	_, err = c.ExecContext(ctx, "UPDATE meta SET value = 0 WHERE name = 'clean'")
+	return unclean, err
 }
+
+// Unclean says whether the store's last owner ended without closing it, by a crash or a power cut. What it left was found sound.
+func (s *Store) Unclean() bool { return s.unclean }
 
 // Close waits for the operations that were called before it, checkpoints the log into the database, and gives the store
 // up. It must be called once; another call, like every other method afterwards, returns store.ErrClosed.

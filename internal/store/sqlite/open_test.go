@@ -92,7 +92,7 @@ func TestSettingsAreReadBack(t *testing.T) {
 			c, err := db.Conn(t.Context())
 			must(t, err)
 			defer c.Close()
-			if err := setUp(t.Context(), c); !errors.Is(err, ErrPragma) {
+			if _, err := setUp(t.Context(), c); !errors.Is(err, ErrPragma) {
 				t.Errorf("got error %v, want %v", err, ErrPragma)
 			}
 		})
@@ -195,6 +195,28 @@ func TestOpenAfterCrashInCreation(t *testing.T) {
 	execRaw(t, path, "PRAGMA auto_vacuum=INCREMENTAL; PRAGMA journal_mode=WAL")
 	s := openAt(t, path, Options{})
 	receive(t, s, "adt", "x")
+}
+
+// Whether the last owner closed the store is told by the next. Red when Close does not mark it, and when Open does not.
+func TestUnclean(t *testing.T) {
+	path := newPath(t)
+	s := openAt(t, path, Options{})
+	if s.Unclean() {
+		t.Error("a new store is said to be unclean")
+	}
+	receive(t, s, "adt", "x")
+	copied := newPath(t)
+	must(t, os.MkdirAll(filepath.Dir(copied), 0o700))
+	for _, part := range []string{"", "-wal"} { // as a crash would leave them
+		must(t, os.WriteFile(copied+part, readFile(t, path+part), 0o600))
+	}
+	if c := openAt(t, copied, Options{}); !c.Unclean() {
+		t.Error("a store that nobody closed is said to be clean")
+	}
+	must(t, s.Close())
+	if s = openAt(t, path, Options{}); s.Unclean() {
+		t.Error("a store that was closed is said to be unclean")
+	}
 }
 
 // Damage is found at the next open, if nobody closed the store. Red when checkIfUnclean does not check, and when Open
