@@ -93,13 +93,31 @@ func FromStore(t store.Timeline) (Result, bool) {
 		if runs[i].State == message.RunPending {
 			return Result{}, false
 		}
-		for _, d := range t.Deliveries { // by number: those to one outbound are in their order
-			if d.Handler == runs[i].Handler && d.State != message.Closed && d.State != message.Reserved {
-				runs[i].Outcome.Sends = append(runs[i].Outcome.Sends, message.Send{To: d.Outbound, Body: d.Body})
-			}
-		}
+		runs[i].Outcome.Sends = append(runs[i].Outcome.Sends, sendsOf(runs[i].Handler, t.Deliveries)...)
 	}
 	return Of(t.Message, runs, t.Tags), true
+}
+
+// sendsOf are what a handler has sent, those to one outbound in their order. A delivery that was replayed is one send, which stands
+// where it stood at first.
+func sendsOf(handler string, deliveries []message.Delivery) (sends []message.Send) {
+	type what struct{ to, body string }
+	again := map[what]int{}        // the deliveries that take the place of others, and are still to come
+	for _, d := range deliveries { // by number
+		if d.Handler != handler || d.State == message.Closed || d.State == message.Reserved {
+			continue
+		}
+		key := what{d.Outbound, string(d.Body)}
+		if again[key] > 0 {
+			again[key]--
+		} else {
+			sends = append(sends, message.Send{To: d.Outbound, Body: d.Body})
+		}
+		if !d.Replayed.IsZero() {
+			again[key]++
+		}
+	}
+	return sends
 }
 
 // longest is how much of a reason is kept: less than a store keeps.

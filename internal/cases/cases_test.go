@@ -247,6 +247,21 @@ func TestFromStore(t *testing.T) {
 	if d := Compare(want, got); !ended || len(d) > 0 {
 		t.Errorf("%v, %+v", ended, d)
 	}
+	// A delivery that was replayed, and failed again, and was replayed, is one send in its old place; what is sent twice is two.
+	twice := func(number int, replayed bool) message.Delivery {
+		d := message.Delivery{Number: number, Handler: "h", Outbound: "emr", State: message.Delivered, Body: []byte("1")}
+		if replayed {
+			d.State, d.Replayed = message.Dead, time.Now()
+		}
+		return d
+	}
+	again := []message.Delivery{twice(1, true), deliveries[1], twice(3, false), deliveries[3], twice(5, true), twice(6, false)}
+	want.Handlers[0].Sends = []message.Send{{To: "archive", Body: []byte("2")}, {To: "emr", Body: []byte("1")}, {To: "emr", Body: []byte("3")},
+		{To: "emr", Body: []byte("1")}}
+	got, _ = FromStore(store.Timeline{Message: m, Runs: runs, Deliveries: again})
+	if d := Compare(want, got); len(d) > 0 {
+		t.Errorf("replayed: %+v", d)
+	}
 	runs[2].State = message.RunPending
 	if _, ended := FromStore(store.Timeline{Message: m, Runs: runs}); ended {
 		t.Error("a pending run has ended")
