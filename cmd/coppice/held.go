@@ -76,11 +76,15 @@ func (h *holds) until(out []held, what string, t message.Target) []held {
 	if !ok {
 		return out
 	}
-	order := t.Kind + " " + t.Name
-	if t.Inbound != "" {
-		order += " --lane " + t.Inbound
+	return append(out, held{What: what, Why: "held since " + clock(hold.Since) + ": " + hold.Reason, Release: releaseOf(t)})
+}
+
+// releaseOf is what coppice release takes to let a target go on.
+func releaseOf(t message.Target) string {
+	if t.Inbound == "" {
+		return t.Kind + " " + t.Name
 	}
-	return append(out, held{What: what, Why: "held since " + clock(hold.Since) + ": " + hold.Reason, Release: order})
+	return t.Kind + " " + t.Name + " --lane " + t.Inbound
 }
 
 // readRecords reads all flight records, oldest first. What is spoilt, or is removed meanwhile, is left out: coppice explain says so.

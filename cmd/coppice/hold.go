@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ An engine that runs is told through its control socket; where none runs, the hol
 		case asJSON:
 			return printJSON(io.out, h)
 		case h.Reason != reason: // the first reason stays
-			fmt.Fprintf(io.out, "%s was held already, since %s: %s\n", printable(t.String()), clock(h.Since), printable(h.Reason))
+			fmt.Fprintf(io.out, "%s was held already, since %s, and keeps its reason: %s\n", printable(t.String()), clock(h.Since), printable(h.Reason))
 			return nil
 		}
 		fmt.Fprintf(io.out, "%s is held\n", printable(t.String()))
@@ -108,13 +109,13 @@ coppice hold outbound NAME --lane INBOUND.`,
 		defer done()
 		released, err := release(cmd.Context(), c, args, lane, bury)
 		if err != nil {
-			return err
+			return undeclared(err)
 		}
-		return tellReleased(io, released, args, bury, asJSON)
+		return tellReleased(io, released, args, lane, bury, asJSON)
 	})
 }
 
-func tellReleased(io stdio, released []message.Hold, args []string, bury, asJSON bool) error {
+func tellReleased(io stdio, released []message.Hold, args []string, lane string, bury, asJSON bool) error {
 	if asJSON {
 		if err := printJSON(io.out, append([]message.Hold{}, released...)); err != nil {
 			return err
@@ -134,7 +135,7 @@ func tellReleased(io stdio, released []message.Hold, args []string, bury, asJSON
 	retried := len(args) > 0 && args[0] == message.KindOutbound
 	switch {
 	case bury && !buried && retried:
-		return fmt.Errorf("no delivery was given up on: what heads a lane has to be held, and tried\n  hint: coppice hold outbound %s --lane INBOUND, and then this again", args[1])
+		return fmt.Errorf("no delivery was given up on: what heads a lane has to be held, and tried\n  hint: coppice hold outbound %s --lane %s, and then this again", args[1], cmp.Or(lane, "INBOUND"))
 	case len(released) > 0:
 		return nil
 	case retried:

@@ -103,7 +103,7 @@ func lanesOf(s control.Status, now time.Time) []lane {
 		switch {
 		case held:
 			one.Held, one.Since = h.Reason, &h.Since
-			one.Now = "held since " + clock(h.Since) + ": " + h.Reason
+			one.Now = fmt.Sprintf("held since %s (coppice release %s): %s", clock(h.Since), releaseOf(h.Target), h.Reason)
 		case l.Head == nil:
 		case l.Head.State == message.Reserved:
 			one.Now = fmt.Sprintf("waits for handler %s to end message %d", l.Head.Handler, l.Head.Message)

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"coppice.dev/coppice/internal/control"
 	"coppice.dev/coppice/internal/engine"
 )
 
@@ -56,6 +58,24 @@ was = ["old name"].`,
 			fmt.Fprintf(io.out, "%d waiting parts of messages have a new name\n", r.Renamed)
 		}
 		fmt.Fprintln(io.out, "reloaded: the code is", printable(r.Code))
-		return nil
+		return tellStillHeld(cmd.Context(), io, c)
 	})
+}
+
+// tellStillHeld says what a reload does not set going again: whoever has mended a handler expects it to run.
+func tellStillHeld(ctx context.Context, io stdio, c control.Commands) error {
+	s, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range s.Holds {
+		waiting := int64(0)
+		for _, l := range s.Lanes {
+			if l.Kind == h.Kind && l.Name == h.Name && (h.Inbound == "" || h.Inbound == l.Inbound) {
+				waiting += l.Waiting
+			}
+		}
+		fmt.Fprintf(io.out, "%s is still held, and %d wait: coppice release %s\n", printable(h.Target.String()), waiting, printable(releaseOf(h.Target)))
+	}
+	return nil
 }

@@ -56,11 +56,37 @@ func (d desk) declared(t message.Target) error {
 	return nil
 }
 
-func (d desk) hold(ctx context.Context, t message.Target, reason string) error {
+// current says whether a target has the names of now; declared takes former ones as well.
+func (d desk) current(t message.Target) error {
 	if err := d.declared(t); err != nil {
 		return err
 	}
+	names := namesOf(d.cfg)
+	now := map[string]string{message.KindInbound: names.Inbounds[t.Name], message.KindHandler: names.Handlers[t.Name].Handler,
+		message.KindOutbound: names.Outbounds[t.Name]}[t.Kind]
+	if now != t.Name {
+		return fmt.Errorf("%s %q is %q now", t.Kind, t.Name, now)
+	}
+	if in := names.Inbounds[t.Inbound]; in != t.Inbound {
+		return fmt.Errorf("inbound %q is %q now", t.Inbound, in)
+	}
+	return nil
+}
+
+func (d desk) hold(ctx context.Context, t message.Target, reason string) error {
+	if err := d.current(t); err != nil {
+		return err
+	}
 	return d.mover.Hold(ctx, message.Hold{Target: t, Reason: reason})
+}
+
+// release also ends holds of a name that is not declared any more. That there was nothing to release is told of a name of now alone.
+func (d desk) release(ctx context.Context, t message.Target, bury bool) ([]message.Hold, error) {
+	holds, err := d.mover.Release(ctx, t, bury)
+	if err == nil && len(holds) == 0 {
+		err = d.current(t)
+	}
+	return holds, err
 }
 
 func (d desk) resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error) {
@@ -86,6 +112,11 @@ func (d desk) resubmit(ctx context.Context, id message.ID, body []byte) (message
 	}
 	if most := maxMessageOf(d.cfg, now); int64(len(in.Body)) > most {
 		return 0, fmt.Errorf("the body has %d bytes, and inbound %q takes no more than %d", len(in.Body), now, most)
+	}
+	if to := find(d.cfg.Inbounds, now, inboundName); to != nil && to.MLLP != nil && in.Type == "" {
+		if _, err := hl7.ParseHeader(in.Body); err != nil {
+			return 0, fmt.Errorf("inbound %q would turn it away: %w", now, err)
+		}
 	}
 	parts, err := batchOf(d.cfg, now, in.Body)
 	if err != nil {
@@ -194,9 +225,9 @@ func (s *Stopped) Hold(ctx context.Context, t message.Target, reason string) err
 	return s.desk.hold(ctx, t, reason)
 }
 
-// Release ends holds; see control.Commands. Also those of a name that is not declared any more.
+// Release ends holds; see control.Commands.
 func (s *Stopped) Release(ctx context.Context, t message.Target, bury bool) ([]message.Hold, error) {
-	return s.desk.mover.Release(ctx, t, bury)
+	return s.desk.release(ctx, t, bury)
 }
 
 // Replay makes a new attempt of what failed, from the next start on; see control.Commands.

@@ -42,7 +42,18 @@ func (e *Engine) Status(ctx context.Context) (control.Status, error) {
 func (e *Engine) Hold(ctx context.Context, t message.Target, reason string) error {
 	d, done := e.desk()
 	defer done()
-	return d.hold(ctx, t, reason)
+	err := d.hold(ctx, t, reason)
+	e.ordered("hold", err, "what", t)
+	return err
+}
+
+// ordered logs what people at a shell had the engine do: their orders change what becomes of messages.
+func (e *Engine) ordered(what string, err error, args ...any) {
+	if err != nil {
+		e.log.Warn("order refused", append([]any{"order", what, "err", err}, args...)...)
+		return
+	}
+	e.log.Info("order", append([]any{"order", what}, args...)...)
 }
 
 // Release ends holds; see control.Commands.
@@ -50,15 +61,23 @@ func (e *Engine) Release(ctx context.Context, t message.Target, bury bool) ([]me
 	d, done := e.desk()
 	defer done()
 	if !bury {
-		return d.mover.Release(ctx, t, false)
+		holds, err := d.release(ctx, t, false)
+		e.ordered("release", err, "what", t)
+		return holds, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(d.patience, func() { cancel(context.Cause(d.patience)) })() // it waits for what is being sent
-	holds, err := d.mover.Release(ctx, t, true)
+	holds, err := d.release(ctx, t, true)
 	if errors.Is(err, context.Canceled) {
 		err = context.Cause(ctx)
 	}
+	for _, h := range holds {
+		if h.Buried != "" {
+			e.log.Warn("dead letter, given up by order", "delivery", h.Buried, "outbound", h.Name)
+		}
+	}
+	e.ordered("release --dead-letter", err, "what", t)
 	return holds, err
 }
 
@@ -66,19 +85,25 @@ func (e *Engine) Release(ctx context.Context, t message.Target, bury bool) ([]me
 func (e *Engine) Replay(ctx context.Context, id message.ID) (message.Replay, error) {
 	d, done := e.desk()
 	defer done()
-	return d.mover.Replay(ctx, id, namesOf(d.cfg))
+	r, err := d.mover.Replay(ctx, id, namesOf(d.cfg))
+	e.ordered("replay", err, "message", id)
+	return r, err
 }
 
 // Dismiss takes what failed from the dead letters; see control.Commands.
 func (e *Engine) Dismiss(ctx context.Context, id message.ID, reason string) (int64, error) {
-	return e.store.Dismiss(ctx, id, reason)
+	n, err := e.store.Dismiss(ctx, id, reason)
+	e.ordered("dismiss", err, "message", id)
+	return n, err
 }
 
 // Resubmit receives a message again; see control.Commands.
 func (e *Engine) Resubmit(ctx context.Context, id message.ID, body []byte) (message.ID, error) {
 	d, done := e.desk()
 	defer done()
-	return d.resubmit(ctx, id, body)
+	again, err := d.resubmit(ctx, id, body)
+	e.ordered("resubmit", err, "message", id, "as", again)
+	return again, err
 }
 
 // Purge takes one step of removing what has ended; see control.Commands.
@@ -109,6 +134,7 @@ func (e *Engine) Reload(ctx context.Context) (control.Reloaded, error) {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
+		e.log.Warn("order refused: the engine goes on as it was", "order", "reload")
 		return control.Reloaded{}, err
 	}
 	err := r.change(ctx)

@@ -99,7 +99,7 @@ func (p *Pipeline) Hold(ctx context.Context, h message.Hold) error {
 // Release lets held work go on, and returns the holds that there were; what an outbound is to try again later it tries now.
 // With bury, what stands in the way in a held lane becomes a dead letter (see store.Store), once all sends that are under way have
 // ended.
-func (p *Pipeline) Release(ctx context.Context, of message.Target, bury bool) ([]message.Hold, error) {
+func (p *Pipeline) Release(ctx context.Context, of message.Target, bury bool) (released []message.Hold, err error) {
 	defer p.Look(of)
 	if s := p.sends[of.Name]; s != nil && of.Kind == message.KindOutbound {
 		if bury {
@@ -109,7 +109,11 @@ func (p *Pipeline) Release(ctx context.Context, of message.Target, bury bool) ([
 			}
 			defer done()
 		}
-		defer s.now.Store(true) // not before: while the lane is held nobody tries
+		defer func() { // not before: while the lane is held nobody tries
+			if !bury || len(released) > 0 || err != nil { // after an error: the commit may have happened
+				s.now.Store(true)
+			}
+		}()
 	}
 	return p.cfg.Store.Release(ctx, of, bury)
 }

@@ -248,7 +248,8 @@ func TestGiveUp(t *testing.T) {
 	})
 }
 
-// TestTryNow: a release has an outbound try again what waits for its next try. Red without now in Release.
+// TestTryNow: a release has an outbound try again what waits for its next try, unless it was to give up on something, and nothing
+// was held. Red without now in Release, and with it set whatever was released.
 func TestTryNow(t *testing.T) {
 	inTime(t, func(r *rig) {
 		var up atomic.Bool
@@ -263,6 +264,11 @@ func TestTryNow(t *testing.T) {
 		r.receive("adt", "1")
 		r.pass(time.Minute)
 		up.Store(true)
+		if _, err := r.p.Release(r.t.Context(), delivering("emr"), true); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Second)
+		emr.got(t)
 		if _, err := r.p.Release(r.t.Context(), delivering("emr"), false); err != nil {
 			t.Fatal(err)
 		}

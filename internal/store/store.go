@@ -204,7 +204,7 @@ type Store interface {
 	Hold(ctx context.Context, h message.Hold) error
 	// Release ends the holds of a target, for an outbound without an Inbound also those of its lanes, and returns them; none
 	// if nothing was held. Failures in a row count from zero again. With bury, the delivery that heads a lane which was held
-	// becomes a dead letter, if it has been tried, for the reason of its last failure; of a lane that keeps no order, all that are
+	// becomes a dead letter, if it has been tried, given up by hand, for the reason of its last failure; of a lane that keeps no order, all that are
 	// parked do, or else the oldest that has been tried.
 	Release(ctx context.Context, t message.Target, bury bool) ([]message.Hold, error)
 	// Replay makes a new attempt of each part of the message that failed for good: it is routed again, a handler runs

@@ -24,7 +24,7 @@ const (
 
 	sqlTried = `SELECT id, message, number, state = 'READY' AND attempts > 0 FROM deliveries
 		WHERE outbound = ? AND inbound = ? AND ended IS NULL ORDER BY place, sub LIMIT 1`
-	sqlBuryTried = `UPDATE deliveries SET state = 'DEAD', next_try = NULL, ended = ? WHERE id = ?`
+	sqlBuryTried = `UPDATE deliveries SET state = 'DEAD', next_try = NULL, ended = ?, reason = 'given up by hand; ' || reason WHERE id = ?`
 )
 
 // Hold holds a target; see store.Store.

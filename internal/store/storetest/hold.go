@@ -115,7 +115,7 @@ func testPark(f *fixture) {
 	f.wantHead("a", first, 1, message.Ready, "x")
 	f.must(f.s.Park(f.ctx(), d.ID, "AR again"))
 	equal(f, "buried", f.release(outboundTarget("a", ""), true)[0].Buried, d.Name())
-	f.wantDisposition(first, message.Error, "AR again")
+	f.wantDisposition(first, message.Error, "given up by hand; AR again")
 	f.wantHead("a", second, 1, message.Ready, "x")
 	f.wantErr(f.s.Park(f.ctx(), d.ID, "late"), store.ErrStale)
 
@@ -127,5 +127,5 @@ func testPark(f *fixture) {
 	f.must(f.s.Retry(f.ctx(), d.ID, "500", false, time.Now().Add(time.Hour)))
 	f.must(f.s.Hold(f.ctx(), byHand))
 	equal(f, "buried after it was tried", f.release(outboundTarget("a", "adt"), true)[0].Buried, d.Name())
-	f.wantDisposition(second, message.Error, "500")
+	f.wantDisposition(second, message.Error, "given up by hand; 500")
 }
