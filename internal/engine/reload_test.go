@@ -224,6 +224,16 @@ func TestReloadRenames(t *testing.T) {
 	if err != nil || len(s.Holds) != 1 || s.Holds[0].Name != "partner" {
 		t.Errorf("holds %+v, %v", s.Holds, err)
 	}
+	// A former name names nothing: a hold of it would be looked for by nobody. Red without the look in current.
+	for _, former := range []message.Target{{Kind: message.KindOutbound, Name: "emr"}, {Kind: message.KindHandler, Name: "stamp"},
+		{Kind: message.KindInbound, Name: "feed"}, {Kind: message.KindOutbound, Name: "partner", Inbound: "feed"}} {
+		if err := e.Hold(t.Context(), former, "x"); err == nil || !strings.Contains(err.Error(), " now") {
+			t.Errorf("hold of %s: %v", former, err)
+		}
+		if _, err := e.Release(t.Context(), former, false); err == nil || !strings.Contains(err.Error(), " now") {
+			t.Errorf("release of %s: %v", former, err)
+		}
+	}
 	if _, err := e.Release(t.Context(), message.Target{Kind: message.KindOutbound, Name: "partner"}, false); err != nil {
 		t.Fatal(err)
 	}
