@@ -10,8 +10,8 @@
 // that keeps no order sends whatever is ready, several at once.
 //
 // Nothing here is remembered that the store does not have: a crash at any moment leaves every message where its last
-// committed hand-over put it, and Run goes on from there. What is read ahead, or offered by a receiver, is a copy. The exception is how long a retry still has to wait, which is
-// measured by the monotonic clock while the pipeline runs.
+// committed hand-over put it, and Run goes on from there. What is read ahead, or offered by a receiver, is a copy. The
+// exception is how long a retry still has to wait, which is measured by the monotonic clock while the pipeline runs.
 package pipeline
 
 import (
