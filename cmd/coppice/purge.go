@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -12,6 +13,7 @@ import (
 	"coppice.dev/coppice/internal/config"
 	"coppice.dev/coppice/internal/control"
 	"coppice.dev/coppice/internal/engine"
+	"coppice.dev/coppice/internal/message"
 	"coppice.dev/coppice/internal/store"
 	"coppice.dev/coppice/internal/store/sqlite"
 )
@@ -75,6 +77,34 @@ type purger struct {
 	request store.PurgeRequest
 	dry     bool
 	asJSON  bool
+	letters int // of what is removed, how many nobody has seen to; up to mostLetters
+}
+
+// mostLetters is how many dead letters are looked at before a purge.
+const mostLetters = 1000
+
+// unseen counts the messages that a purge removes with dead letters that nobody has seen to.
+func (p *purger) unseen(ctx context.Context, r store.Reader) (n int, err error) {
+	if p.request.DeadBefore.IsZero() {
+		return 0, nil
+	}
+	list, err := r.DeadLetters(ctx, store.DeadLetters{Limit: mostLetters})
+	last := message.ID(0)
+	for _, d := range list {
+		if d.Message == last || err != nil {
+			continue
+		}
+		last = d.Message
+		t, failed := r.Outline(ctx, d.Message)
+		switch m := t.Message; {
+		case errors.Is(failed, store.ErrNotFound):
+		case failed != nil:
+			err = failed
+		case m.Disposition == message.Error && m.Ended.Before(p.request.DeadBefore):
+			n++
+		}
+	}
+	return n, err
 }
 
 func (p *purger) run(ctx context.Context, cfg *config.Config, dir string) error {
@@ -83,6 +113,9 @@ func (p *purger) run(ctx context.Context, cfg *config.Config, dir string) error 
 		return tellStore(err)
 	}
 	could, err := r.Purgeable(ctx, p.request)
+	if err == nil {
+		p.letters, err = p.unseen(ctx, r)
+	}
 	if err = errors.Join(err, r.Close()); err != nil {
 		return err
 	}
@@ -128,13 +161,21 @@ func (p *purger) report(r store.Purged) error {
 		return printJSON(p.io.out, struct {
 			Messages int64 `json:"messages"`
 			Bytes    int64 `json:"bytes"`
+			Letters  int   `json:"dead_letters"` // of them, those that nobody had seen to; 1000 may be more
 			DryRun   bool  `json:"dry_run"`
-		}{r.Messages, r.Bytes, p.dry})
+		}{r.Messages, r.Bytes, p.letters, p.dry})
 	}
 	did := "removed"
 	if p.dry {
 		did = "would remove"
 	}
 	_, err := fmt.Fprintf(p.io.out, "%s %d messages with %d bytes\n", did, r.Messages, r.Bytes)
+	if p.letters > 0 && r.Messages > 0 {
+		many := strconv.Itoa(p.letters)
+		if p.letters >= mostLetters {
+			many += " or more"
+		}
+		fmt.Fprintf(p.io.err, "among them dead letters that nobody had seen to: %s\n", many)
+	}
 	return err
 }
