@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -203,8 +205,19 @@ func completeTargets(dir *string) cobra.CompletionFunc {
 	}
 }
 
-// names lets a shell complete a flag to the names of a kind.
+// names lets a shell complete a flag to the names of a kind, and tells, after the verb, of one that is none of them: nothing was found
+// then, or only what is from before a rename.
 func names(cmd *cobra.Command, flag string, dir *string, kind string) {
+	before := cmd.PostRun
+	cmd.PostRun = func(cmd *cobra.Command, args []string) {
+		if before != nil {
+			before(cmd, args)
+		}
+		f, list := cmd.Flags().Lookup(flag), declaredNames(*dir, kind)
+		if name := f.Value.String(); f.Changed && len(list) > 0 && !slices.Contains(list, name) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "hint: coppice.toml declares no %s %q; there are %s\n", kind, name, strings.Join(list, ", "))
+		}
+	}
 	// an error only for a flag that is not there
 	_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return declaredNames(*dir, kind), cobra.ShellCompDirectiveNoFileComp
