@@ -201,8 +201,7 @@ func TestReadsFew(t *testing.T) {
 			t.Errorf("the store was asked %d times for %d that are ready", n, len(many))
 		}
 		emr.got(t, want...)
-		must(r.p.Hold(r.t.Context(), message.Hold{Target: running("admit")}))
-		receive("offered", "and never taken")
+		receive(many...)
 		if u := memory.Used(); u.Work == 0 {
 			t.Error("nothing is taken for what is offered")
 		}
@@ -280,32 +279,107 @@ func TestHoldStopsWhatWasReadAhead(t *testing.T) {
 	}
 }
 
-// Offers are not in the way of what is worked on, however many handlers are held and have theirs. Red when take takes what room
+// A handler that is held, or whose worker cannot start, has nothing of the room, for as long as that takes, and gets all of it in order
+// afterwards. Red without refuse in step, without it after an error, with add that does not look at shut, and
+// with behind that leaves it.
+func TestWhoWaitsKeepsNoOffers(t *testing.T) {
+	for _, why := range []string{"held", "cannot start"} {
+		t.Run(why, func(t *testing.T) {
+			inTime(t, func(r *rig) {
+				memory := room.New(1<<30, 1<<20, nil)
+				r.cfg.Room = memory
+				emr := r.outbound("emr", nil)
+				down := false
+				r.handler("admit", function(func(ctx context.Context, m *message.Message, n int) (Answer, error) {
+					if down {
+						return Answer{}, fails(Nobody, "boot", "", "cannot start")
+					}
+					return sendTo("emr")(ctx, m, n)
+				}), "emr")
+				r.inbound("adt", nil, "admit")
+				r.start()
+				want := []string{"0", "1", "2", "3", "4", "5"}
+				r.receive("adt", want[:2]...)
+				r.pass(time.Second)
+				target := running("admit")
+				if down = why != "held"; !down {
+					if err := r.p.Hold(r.t.Context(), message.Hold{Target: target}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for _, typ := range want[2:] {
+					r.receive("adt", typ)
+					r.pass(time.Second)
+					if u := memory.Used(); u != (room.Used{}) {
+						t.Errorf("%+v is taken", u)
+					}
+				}
+				if down {
+					down = false
+				} else if _, err := r.p.Release(r.t.Context(), target, false); err != nil {
+					t.Fatal(err)
+				}
+				r.pass(2 * time.Minute)
+				r.receive("adt", "6") // the store is asked once more
+				r.pass(time.Second)
+				calls := asked(r)
+				r.receive("adt", "7")
+				r.pass(time.Second)
+				emr.got(t, append(want, "6", "7")...)
+				if calls["NextRuns"] != 0 {
+					t.Error("what flows again is not offered")
+				}
+			})
+		})
+	}
+}
+
+// While a head waits, which may be for days, a delivery costs no more than one of each lane. Red without the look at blocked.
+func TestBlockedHeadIsCheap(t *testing.T) {
+	inTime(t, func(r *rig) {
+		emr := r.outbound("emr", nil)
+		r.handler("slow", sendTo("emr").after(time.Hour), "emr")
+		r.handler("fast", sendTo("emr"), "emr")
+		r.inbound("lab", nil, "slow")
+		r.inbound("adt", nil, "fast")
+		r.start()
+		r.receive("lab", "old")
+		var want []string
+		for i := range 100 {
+			want = append(want, fmt.Sprint(i))
+		}
+		r.receive("adt", want...)
+		r.pass(time.Minute)
+		emr.got(t, want...)
+		if n := r.store.heads; n > 2*2*100 {
+			t.Errorf("%d heads were read for 100 deliveries", n)
+		}
+	})
+}
+
+// Offers are not in the way of what is worked on, however many handlers are busy and have theirs. Red when take takes what room
 // there is.
 func TestOffersLeaveRoom(t *testing.T) {
 	inTime(t, func(r *rig) {
-		const size = 1 << 20
+		const size, busy, body = 1 << 20, 12, 60 << 10 // the busy are on 720 KiB of the 2 MiB, and are offered as much
 		r.cfg.Room = room.New(4*size, size, nil)
 		r.outbound("emr", nil)
 		r.handler("admit", sendTo("emr"), "emr")
 		r.inbound("adt", nil, "admit")
-		var held []string
-		for i := range 40 {
-			held = append(held, fmt.Sprint("held", i))
-			r.handler(held[i], sendTo("emr"), "emr")
-			if err := r.store.Hold(r.t.Context(), message.Hold{Target: running(held[i])}); err != nil {
-				t.Fatal(err)
-			}
+		var names []string
+		for i := range busy {
+			names = append(names, fmt.Sprint("busy", i))
+			r.handler(names[i], sendTo("emr").after(time.Hour), "emr")
 		}
-		r.inbound("lab", nil, held...)
+		r.inbound("lab", nil, names...)
 		r.start()
-		r.receive("lab", strings.Repeat("x", 60<<10))
+		r.receive("lab", strings.Repeat("x", body), strings.Repeat("z", body))
 		large := strings.Repeat("y", size)
 		r.receive("adt", large)
 		r.pass(time.Minute)
 		r.store.mu.Lock()
 		defer r.store.mu.Unlock()
-		if run := r.store.messages[1].runs[0]; run.State != message.RunSent {
+		if run := r.store.messages[2].runs[0]; run.State != message.RunSent {
 			t.Errorf("the run for which there is room is %s", run.State)
 		}
 	})

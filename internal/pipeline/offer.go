@@ -18,7 +18,7 @@ type offers struct {
 	list  []message.Pending
 	bytes int64 // of the bodies
 	more  bool  // the store may have pending runs that are not offered
-	ended bool
+	shut  bool  // nobody takes offers, for now or for good
 }
 
 // add offers a run, and says whether there was room for it. The body is copied.
@@ -26,7 +26,7 @@ func (o *offers) add(p message.Pending, body []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := int64(len(body))
-	if o.ended || len(o.list) == mostAhead || o.bytes+n > bytesAhead || !o.take(n) {
+	if o.shut || len(o.list) == mostAhead || o.bytes+n > bytesAhead || !o.take(n) {
 		return false
 	}
 	p.On.Body = append([]byte{}, body...)
@@ -54,10 +54,11 @@ func (o *offers) look() {
 }
 
 // behind returns what is known to be next once the run last has ended, and offers it no more; what came before that is dropped. If
-// nothing is known to be next, it says whether the store is to be asked, and takes it that it is.
+// nothing is known to be next, it says whether the store is to be asked, and takes it that it is. From then on offers are taken.
 func (o *offers) behind(last int64) (next []message.Pending, ask bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.shut = false
 	slices.SortFunc(o.list, func(a, b message.Pending) int { return cmp.Compare(a.Run.ID, b.Run.ID) })
 	rest := o.list[:0]
 	for _, p := range o.list {
@@ -87,13 +88,13 @@ func (o *offers) give(p message.Pending) {
 	}
 }
 
-// end drops all offers, and those that come.
-func (o *offers) end() {
+// refuse drops all offers, and those that come before the next call of behind: while its handler waits for something else than them,
+// they would be in the way of others for as long as that takes.
+func (o *offers) refuse() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.ended = true
 	for _, p := range o.list {
 		o.give(p)
 	}
-	o.list = nil
+	o.list, o.more, o.shut = nil, true, true
 }

@@ -132,7 +132,7 @@ type handling struct {
 func (p *Pipeline) handleAll(ctx, hard context.Context, h *Handler) {
 	s := &handling{Pipeline: p, h: h, have: hand{room: p.cfg.Room}}
 	defer s.keep(nil)
-	defer p.offers[h.Name].end()
+	defer p.offers[h.Name].refuse()
 	p.loop(ctx, running(h.Name), func() (time.Duration, error) {
 		wait, err := s.step(ctx, hard)
 		if wait != 0 || err != nil { // who waits has nothing in hand
@@ -140,7 +140,7 @@ func (p *Pipeline) handleAll(ctx, hard context.Context, h *Handler) {
 		}
 		if err != nil { // the store knows better
 			s.last = 0
-			s.offers[h.Name].look()
+			s.offers[h.Name].refuse()
 		}
 		return wait, err
 	})
@@ -150,6 +150,7 @@ func (p *Pipeline) handleAll(ctx, hard context.Context, h *Handler) {
 // holds the handler.
 func (s *handling) step(ctx, hard context.Context) (time.Duration, error) {
 	if held, err := s.held(ctx, running(s.h.Name)); held || err != nil {
+		s.offers[s.h.Name].refuse()
 		return -1, err
 	}
 	if len(s.next) == 0 {

@@ -22,6 +22,8 @@ type sending struct {
 	// nil: to be read. Nothing gets in front of what is ready but what somebody does to a lane, which buried counts, or now tells.
 	ahead  []message.Delivery
 	buried int64 // what it was before the look
+	// blocked says that a head could not be sent at the last look. So it will be looked again before each send, and for one delivery.
+	blocked bool
 	// due holds, for heads that wait to be tried again, when: on the monotonic clock, unlike what the store has.
 	due map[int64]time.Time
 	// last is how the last send ended, until the store has it: a store that fails for a while must not make the receiver
@@ -121,8 +123,12 @@ func (s *sending) heads(ctx context.Context) ([]message.Delivery, error) {
 			return heads, nil
 		}
 	}
-	s.buried = shared.buried.Load()
-	list, err := s.cfg.Store.Heads(ctx, s.out.Name, mostAhead)
+	s.ahead, s.buried = nil, shared.buried.Load()
+	most := mostAhead
+	if s.blocked {
+		most = 1
+	}
+	list, err := s.cfg.Store.Heads(ctx, s.out.Name, most)
 	if err != nil {
 		return nil, err
 	}
@@ -133,6 +139,7 @@ func (s *sending) heads(ctx context.Context) ([]message.Delivery, error) {
 			s.due[d.ID] = time.Now()
 		}
 	}
+	s.blocked = !s.allReady(heads, time.Now())
 	return heads, nil
 }
 

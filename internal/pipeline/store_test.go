@@ -36,6 +36,7 @@ type memory struct {
 	streaks    map[message.Target]int
 	none       map[string]bool // the outbounds that keep no order
 	breaches   []string
+	heads      int // that were returned so far
 }
 
 type memMessage struct {
@@ -345,6 +346,7 @@ func (s *memory) Heads(ctx context.Context, outbound string, most int) (heads []
 				heads = append(heads, d.Delivery)
 			}
 		}
+		s.heads += len(heads)
 		return nil
 	})
 	return heads, err
