@@ -22,7 +22,7 @@ type sending struct {
 	// nil: to be read. Nothing gets in front of what is ready but what somebody does to a lane, which buried counts, or now tells.
 	ahead  []message.Delivery
 	buried int64 // what it was before the look
-	// blocked says that a head could not be sent at the last look. So it will be looked again before each send, and for one delivery.
+	// blocked says that a head could not be sent at the last look. While that lasts each send looks again, so one of each lane will do.
 	blocked bool
 	// due holds, for heads that wait to be tried again, when: on the monotonic clock, unlike what the store has.
 	due map[int64]time.Time
