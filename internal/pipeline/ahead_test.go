@@ -386,7 +386,7 @@ func TestOffersLeaveRoom(t *testing.T) {
 }
 
 // A lane that was blocked when others were read ahead has its turn as soon as it is free. Red when
-// allReady does not look at all heads, and with those of other lanes kept when one has come to its end.
+// heads takes what it has though not all of it is ready, and with those of other lanes kept when one has come to its end.
 func TestReadAheadLeavesNoLaneBehind(t *testing.T) {
 	inTime(t, func(r *rig) {
 		emr := r.outbound("emr", func(ctx context.Context, d message.Delivery) error {

@@ -22,7 +22,8 @@ type sending struct {
 	// nil: to be read. Nothing gets in front of what is ready but what somebody does to a lane, which buried counts, or now tells.
 	ahead  []message.Delivery
 	buried int64 // what it was before the look
-	// blocked says that a head could not be sent at the last look. While that lasts each send looks again, so one of each lane will do.
+	// blocked says that at the last look one head could be sent, and another could not. While that lasts each send looks again, so
+	// one of each lane will do.
 	blocked bool
 	// due holds, for heads that wait to be tried again, when: on the monotonic clock, unlike what the store has.
 	due map[int64]time.Time
@@ -119,7 +120,7 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 func (s *sending) heads(ctx context.Context) ([]message.Delivery, error) {
 	shared := s.sends[s.out.Name]
 	if !shared.now.Load() && shared.buried.Load() == s.buried && len(s.ahead) > 0 {
-		if heads := headsOf(s.ahead); s.allReady(heads, time.Now()) {
+		if heads := headsOf(s.ahead); s.ready(heads) == len(heads) {
 			return heads, nil
 		}
 	}
@@ -139,13 +140,20 @@ func (s *sending) heads(ctx context.Context) ([]message.Delivery, error) {
 			s.due[d.ID] = time.Now()
 		}
 	}
-	s.blocked = !s.allReady(heads, time.Now())
+	n := s.ready(heads)
+	s.blocked = n > 0 && n < len(heads)
 	return heads, nil
 }
 
-// allReady says whether each of the deliveries can be sent now.
-func (s *sending) allReady(list []message.Delivery, now time.Time) bool {
-	return !slices.ContainsFunc(list, func(d message.Delivery) bool { return d.State != message.Ready || s.dueAt(&d, now).After(now) })
+// ready counts the deliveries that can be sent now.
+func (s *sending) ready(list []message.Delivery) (n int) {
+	now := time.Now()
+	for i := range list {
+		if d := &list[i]; d.State == message.Ready && !s.dueAt(d, now).After(now) {
+			n++
+		}
+	}
+	return n
 }
 
 // headsOf returns the first delivery of each lane.
