@@ -534,12 +534,13 @@ func TestRecord(t *testing.T) {
 // in Pool.grow.
 func TestFlapping(t *testing.T) {
 	inFakeTime(t, Spec{}, func(n int64, f *fake) {
-		f.boots()
 		if n > 3*replacements {
-			f.serves(func(*wire.Request) {})
+			honest(n, f)
 			return
 		}
-		f.say(&wire.Ready{Offers: []wire.Offer{}}) // nobody asked
+		f.hear()
+		ready := encode(&wire.Ready{Offers: []wire.Offer{}})
+		f.up.write(append(ready, ready...)) // nobody asked for the second, which is there before a request can be
 		<-f.empty
 	}, func(b *farm) {
 		for fails := 1; fails <= 3; fails++ {

@@ -223,6 +223,7 @@ func TestNumberIsAnothersBetweenLookAndKill(t *testing.T) {
 	}
 	told.Close()
 	cmd.Wait()
+	until(t, "the clock that dates processes has ticked", func() bool { return ticks(t) > seen.Start })
 	b := lend(t, seen.Pid)
 	if now, _ := shim.Read(seen.Pid); now.Start == seen.Start {
 		t.Fatal("both were born within a clock tick")
@@ -232,4 +233,14 @@ func TestNumberIsAnothersBetweenLookAndKill(t *testing.T) {
 		t.Error(fmt.Sprint(seen.Pid, " is taken for the one that has ended"))
 	}
 	b.unharmed()
+}
+
+// ticks is what the clock says by which the kernel dates processes, in the hundredths of a second of /proc/PID/stat (proc(5), starttime).
+func ticks(t *testing.T) uint64 {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		t.Fatal(err)
+	}
+	return uint64(now.Nano() / (1e9 / 100))
 }
