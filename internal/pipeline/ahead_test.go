@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -289,9 +290,9 @@ func TestWhoWaitsKeepsNoOffers(t *testing.T) {
 				memory := room.New(1<<30, 1<<20, nil)
 				r.cfg.Room = memory
 				emr := r.outbound("emr", nil)
-				down := false
+				var down atomic.Bool
 				r.handler("admit", function(func(ctx context.Context, m *message.Message, n int) (Answer, error) {
-					if down {
+					if down.Load() {
 						return Answer{}, fails(Nobody, "boot", "", "cannot start")
 					}
 					return sendTo("emr")(ctx, m, n)
@@ -302,10 +303,10 @@ func TestWhoWaitsKeepsNoOffers(t *testing.T) {
 				r.receive("adt", want[:2]...)
 				r.pass(time.Second)
 				target := running("admit")
-				if down = why != "held"; !down {
-					if err := r.p.Hold(r.t.Context(), message.Hold{Target: target}); err != nil {
-						t.Fatal(err)
-					}
+				if why != "held" {
+					down.Store(true)
+				} else if err := r.p.Hold(r.t.Context(), message.Hold{Target: target}); err != nil {
+					t.Fatal(err)
 				}
 				for _, typ := range want[2:] {
 					r.receive("adt", typ)
@@ -314,8 +315,8 @@ func TestWhoWaitsKeepsNoOffers(t *testing.T) {
 						t.Errorf("%+v is taken", u)
 					}
 				}
-				if down {
-					down = false
+				if why != "held" {
+					down.Store(false)
 				} else if _, err := r.p.Release(r.t.Context(), target, false); err != nil {
 					t.Fatal(err)
 				}
