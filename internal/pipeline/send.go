@@ -13,13 +13,15 @@ import (
 	"coppice.dev/coppice/internal/message"
 )
 
-// sending is the loop of an outbound that keeps order.
+// sending is the loop of an outbound that keeps order, and what unordered has in common with it.
 type sending struct {
 	*Pipeline
-	out  *Outbound
-	told bool // the store knows whether it keeps order
+	out    *Outbound
+	shared *sends
+	told   bool // the store knows whether it keeps order
 	// ahead are the heads of the lanes at the last look, each with what was ready right behind it, all in the order of their places;
 	// nil: to be read. Nothing gets in front of what is ready but what somebody does to a lane, which buried counts, or now tells.
+	// Where no order is kept, what was ready at the last look and has not gone out since.
 	ahead  []message.Delivery
 	buried int64 // what it was before the look
 	// blocked says that at the last look one head could be sent, and another could not. While that lasts each send looks again, so
@@ -30,6 +32,10 @@ type sending struct {
 	// last is how the last send ended, until the store has it: a store that fails for a while must not make the receiver
 	// get the body again and again.
 	last *ending
+}
+
+func newSending(p *Pipeline, out *Outbound) *sending {
+	return &sending{Pipeline: p, out: out, shared: p.sends[out.Name], due: map[int64]time.Time{}}
 }
 
 // ending is how one send ended.
@@ -43,7 +49,7 @@ type ending struct {
 
 // sendAll sends what heads the lanes of one outbound, one after the other, until ctx ends.
 func (p *Pipeline) sendAll(ctx, hard context.Context, out *Outbound) {
-	s := &sending{Pipeline: p, out: out, due: map[int64]time.Time{}}
+	s := newSending(p, out)
 	p.loop(ctx, delivering(out.Name), func() (time.Duration, error) { return s.step(ctx, hard) })
 	if s.last != nil {
 		s.settleAtStop(hard, s.last)
@@ -86,14 +92,13 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 		s.ahead = nil
 		return wait, nil
 	}
-	shared := s.sends[s.out.Name]
 	select {
-	case shared.busy <- struct{}{}:
-		defer func() { <-shared.busy }()
+	case s.shared.busy <- struct{}{}:
+		defer func() { <-s.shared.busy }()
 	default:
 		return leastWait, nil // a head is being buried, perhaps this one
 	}
-	if shared.buried.Load() != s.buried {
+	if s.shared.buried.Load() != s.buried {
 		return 0, nil // since the heads were read
 	}
 	ahead := s.ahead
@@ -118,13 +123,12 @@ func (s *sending) step(ctx, hard context.Context) (time.Duration, error) {
 // newer, since it has its place yet to get; while a head waits for its run or its next try, what may have changed of it is looked
 // for each time.
 func (s *sending) heads(ctx context.Context) ([]message.Delivery, error) {
-	shared := s.sends[s.out.Name]
-	if !shared.now.Load() && shared.buried.Load() == s.buried && len(s.ahead) > 0 {
+	if !s.shared.now.Load() && s.shared.buried.Load() == s.buried && len(s.ahead) > 0 {
 		if heads := headsOf(s.ahead); s.ready(heads) == len(heads) {
 			return heads, nil
 		}
 	}
-	s.ahead, s.buried = nil, shared.buried.Load()
+	s.ahead, s.buried = nil, s.shared.buried.Load()
 	most := mostAhead
 	if s.blocked {
 		most = 1
@@ -135,7 +139,7 @@ func (s *sending) heads(ctx context.Context) ([]message.Delivery, error) {
 	}
 	s.ahead = upToReserved(list)
 	heads := headsOf(s.ahead)
-	if shared.now.Swap(false) {
+	if s.shared.now.Swap(false) {
 		for _, d := range heads {
 			s.due[d.ID] = time.Now()
 		}

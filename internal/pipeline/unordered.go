@@ -16,9 +16,7 @@ const window = 64
 // unordered is the loop of an outbound that keeps no order. It chooses what goes out next; each delivery that is out has a flight of
 // its own, which sends it and records how that ended.
 type unordered struct {
-	sending
-	shared *sends
-	ahead  []message.Delivery // what was ready at the last look and has not gone out since, oldest place first
+	*sending
 	// flying holds deliveries that are out, and those of open. It changes between two looks alone: what was out when a look began is
 	// not taken for ready, whatever became of it meanwhile.
 	flying map[int64]bool
@@ -38,7 +36,7 @@ type landing struct {
 
 // flyAll sends what is ready at an outbound that keeps no order until ctx ends, and waits for what is out by then.
 func (p *Pipeline) flyAll(ctx, hard context.Context, out *Outbound) {
-	u := &unordered{sending: sending{Pipeline: p, out: out, due: map[int64]time.Time{}}, shared: p.sends[out.Name], flying: map[int64]bool{}}
+	u := &unordered{sending: newSending(p, out), flying: map[int64]bool{}}
 	p.loop(ctx, delivering(out.Name), func() (time.Duration, error) { return u.step(ctx, hard) })
 	u.air.Wait()
 	_ = u.land() // what is not recorded is open
