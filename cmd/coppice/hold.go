@@ -213,8 +213,12 @@ func names(cmd *cobra.Command, flag string, dir *string, kind string) {
 		if before != nil {
 			before(cmd, args)
 		}
-		f, list := cmd.Flags().Lookup(flag), declaredNames(*dir, kind)
-		if name := f.Value.String(); f.Changed && len(list) > 0 && !slices.Contains(list, name) {
+		f := cmd.Flags().Lookup(flag)
+		if !f.Changed {
+			return
+		}
+		list := declaredNames(*dir, kind)
+		if name := f.Value.String(); len(list) > 0 && !slices.Contains(list, name) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "hint: coppice.toml declares no %s %q; there are %s\n", kind, name, strings.Join(list, ", "))
 		}
 	}
