@@ -34,41 +34,43 @@ type desk struct {
 	patience context.Context
 }
 
-// declared says whether the configuration has a target; store.ErrUndeclared if not.
-func (d desk) declared(t message.Target) error {
+// named returns a target under its names of now; store.ErrUndeclared if the configuration has none, and had none before, for it.
+func (d desk) named(t message.Target) (now message.Target, err error) {
 	names, known := namesOf(d.cfg), false
+	now = t
 	switch t.Kind {
 	case message.KindInbound:
-		_, known = names.Inbounds[t.Name]
+		now.Name, known = names.Inbounds[t.Name]
 	case message.KindHandler:
-		_, known = names.Handlers[t.Name]
+		var p message.Plan
+		p, known = names.Handlers[t.Name]
+		now.Name = p.Handler
 	case message.KindOutbound:
-		_, known = names.Outbounds[t.Name]
+		now.Name, known = names.Outbounds[t.Name]
 	default:
-		return fmt.Errorf("%q is none of inbound, handler, outbound", t.Kind)
+		return now, fmt.Errorf("%q is none of inbound, handler, outbound", t.Kind)
 	}
 	if !known {
-		return fmt.Errorf("%s %q is %w", t.Kind, t.Name, store.ErrUndeclared)
+		return now, fmt.Errorf("%s %q is %w", t.Kind, t.Name, store.ErrUndeclared)
 	}
-	if _, ok := names.Inbounds[t.Inbound]; t.Inbound != "" && !ok {
-		return fmt.Errorf("inbound %q is %w", t.Inbound, store.ErrUndeclared)
+	if t.Inbound != "" {
+		if now.Inbound, known = names.Inbounds[t.Inbound]; !known {
+			return now, fmt.Errorf("inbound %q is %w", t.Inbound, store.ErrUndeclared)
+		}
 	}
-	return nil
+	return now, nil
 }
 
-// current says whether a target has the names of now; declared takes former ones as well.
+// current says whether a target has the names of now.
 func (d desk) current(t message.Target) error {
-	if err := d.declared(t); err != nil {
+	now, err := d.named(t)
+	switch {
+	case err != nil:
 		return err
-	}
-	names := namesOf(d.cfg)
-	now := map[string]string{message.KindInbound: names.Inbounds[t.Name], message.KindHandler: names.Handlers[t.Name].Handler,
-		message.KindOutbound: names.Outbounds[t.Name]}[t.Kind]
-	if now != t.Name {
-		return fmt.Errorf("%s %q is %q now", t.Kind, t.Name, now)
-	}
-	if in := names.Inbounds[t.Inbound]; in != t.Inbound {
-		return fmt.Errorf("inbound %q is %q now", t.Inbound, in)
+	case now.Name != t.Name:
+		return fmt.Errorf("%s %q is %q now", t.Kind, t.Name, now.Name)
+	case now.Inbound != t.Inbound:
+		return fmt.Errorf("inbound %q is %q now", t.Inbound, now.Inbound)
 	}
 	return nil
 }
@@ -105,18 +107,17 @@ func (d desk) resubmit(ctx context.Context, id message.ID, body []byte) (message
 		return 0, errors.New("the body is empty")
 	}
 	if body != nil {
-		in.Body, in.Type, in.ControlID = body, "", ""
-		if h, err := hl7.ParseHeader(body); err == nil {
-			in.Type, in.ControlID = h.Type, h.ControlID
-		}
+		in.Body = body
+	}
+	h, noHeader := hl7.ParseHeader(in.Body)
+	if body != nil {
+		in.Type, in.ControlID = h.Type, h.ControlID // empty without one
 	}
 	if most := maxMessageOf(d.cfg, now); int64(len(in.Body)) > most {
 		return 0, fmt.Errorf("the body has %d bytes, and inbound %q takes no more than %d", len(in.Body), now, most)
 	}
-	if to := find(d.cfg.Inbounds, now, inboundName); to != nil && to.MLLP != nil && in.Type == "" {
-		if _, err := hl7.ParseHeader(in.Body); err != nil {
-			return 0, fmt.Errorf("inbound %q would turn it away: %w", now, err)
-		}
+	if to := find(d.cfg.Inbounds, now, inboundName); noHeader != nil && to != nil && to.MLLP != nil {
+		return 0, fmt.Errorf("inbound %q would turn it away: %w", now, noHeader)
 	}
 	parts, err := batchOf(d.cfg, now, in.Body)
 	if err != nil {

@@ -168,7 +168,7 @@ func orphans(ctx context.Context, cfg *config.Config, s store.Store) error {
 	}
 	var errs config.Errors
 	for _, w := range waiting {
-		if (desk{cfg: cfg}).declared(message.Target{Kind: w.Kind, Name: w.Name}) == nil {
+		if _, err := (desk{cfg: cfg}).named(message.Target{Kind: w.Kind, Name: w.Name}); err == nil {
 			continue
 		}
 		errs = append(errs, cfg.Errorf([]string{w.Kind},
