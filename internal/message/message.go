@@ -136,8 +136,8 @@ type Run struct {
 type Pending struct {
 	Run Run
 	On  Message // with its body, unless the caller has that
-	// Before is the run that was made for the handler right before this one; zero if that is not known. Once that one has ended,
-	// this one is next.
+	// Before is the run that was made for the handler right before this one; zero if that is not known. Once that one has
+	// ended, and those before it, this one is next.
 	Before int64
 }
 

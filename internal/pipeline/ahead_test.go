@@ -124,7 +124,7 @@ func (f inflow) actOut() (wrong []string) {
 // TestOffersKeepTheOrder: whenever those who received come to know of it, a handler gets its messages in the order in which they
 // were planned, each at once, and again only where the store failed to take the outcome.
 //
-// Guards seen red: behind without the look at Before; with Before of 0 taken for a match; kick without look, or none for
+// Guards seen red: behind without the look at Before; kick without look, or none for
 // what is behind what was read (pending in the end); last that is kept after an error; behind that leaves what it has not matched.
 func TestOffersKeepTheOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -135,6 +135,16 @@ func TestOffersKeepTheOrder(t *testing.T) {
 			rt.Fatalf("%q", wrong)
 		}
 	})
+}
+
+// A run of which nobody knows what was made before it is not taken for the next one, also where nobody knows what has ended.
+// Red with Before of 0 taken for a match.
+func TestUnknownIsNoMatch(t *testing.T) {
+	o := &offers{}
+	o.add(message.Pending{Run: message.Run{ID: 5}}, []byte("x"))
+	if next, ask := o.behind(0); len(next) != 0 || !ask {
+		t.Errorf("%d are next, ask %v", len(next), ask)
+	}
 }
 
 // asked counts the calls of the store.
